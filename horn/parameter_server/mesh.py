@@ -43,7 +43,7 @@ class Mesh:
         mine = [b for b in every if rank in (b.rank, topology.server(b.server))]
         self._bundles = {bundle.part: bundle for bundle in mine}
         self._n_used = dict.fromkeys(self._bundles, 0)
-        transport.plan(channels(every, topology, dtype), start_timeout_s or timeout_s)
+        transport.open_channels(channels(every, topology, dtype), start_timeout_s or timeout_s)
 
     def _use(self, bundle: ParameterBundle) -> int:
         self._n_used[bundle.part] += 1

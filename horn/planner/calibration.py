@@ -395,7 +395,7 @@ class NullTransport(Transport):
 
     def connect(self, peers: Sequence[str], timeout_s: float) -> None: ...
 
-    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+    def open_channels(self, channels: Sequence[Channel], timeout_s: float) -> None:
         self.boxes = {c.part: np.zeros(c.shape, c.dtype) for c in channels}
 
     def outbox(self, part: int, timeout_s: float) -> Array:

@@ -166,7 +166,7 @@ class GroupEngine(CompiledEngine):
         )
         self._exchanges[id(runner)] = exchange
         self.channels.extend(exchange.channels)
-        self.group.plan(self.channels)
+        self.group.open_channels(self.channels)
         self._share()
         return runner
 

@@ -31,7 +31,7 @@ SMALL = 16_384  # numbers: beyond, one more copy should cost more than a block (
 
 
 @dataclass
-class SuperstepPlan:
+class SuperstepBlocks:
     """This task's part of a superstep."""
 
     own: list[tuple[str, Index, int]]  # array, places, part: blocks to send
@@ -71,14 +71,14 @@ class Exchange:
         self._across = [{g * n + t: every[g][t] for g in groups} for t in range(n)]
         self.channels: list[Channel] = []
         self.common: dict[str, int] = {}  # learned array -> the part that groups have in common
-        self._plans: dict[int, SuperstepPlan] = {}
+        self._ours: dict[int, SuperstepBlocks] = {}
         # By superstep of the program, and step of the sequence where it is one of many.
         self._sent: dict[tuple[int, int], list[tuple[ArrayRegion, int]]] = {}
         self._arrivals: dict[tuple[int, int], list[Unpacking | ReadInPlace]] = {}
         self._outline = Outline(program)
         self._labels = [_what(statements) for statements in segments(program)]
         for post in self._outline.posts:
-            self._plans[post.superstep] = self._plan(post)
+            self._ours[post.superstep] = self._part_of(post)
         self._scripts: dict[int, tuple[Script, Turns]] = {}  # by the steps of a batch
         self._turns = Turns([], [])
         self._n_rows = -1  # rows of the batch whose regions are known
@@ -110,7 +110,7 @@ class Exchange:
                 running[statement.superstep] = len(turns.supersteps)
                 turns.supersteps.append((statement.superstep, step))
             kind = PostInstruction if isinstance(statement, Post) else CollectInstruction
-            parts = tuple(channel.part for channel in self._plans[statement.superstep].channels)
+            parts = tuple(channel.part for channel in self._ours[statement.superstep].channels)
             label = ", ".join(move.array for move in statement.moves)
             steps.append(kind(running[statement.superstep], parts, label))
         return tuple(steps), turns
@@ -127,8 +127,8 @@ class Exchange:
         outbox, one that is a single incoming block is read in the inbox. Both move with every
         batch. Blocks with rows are copied, because a short batch has fewer.
         """
-        own = [entry for plan in self._plans.values() for entry in plan.own]
-        wanted = [entry for plan in self._plans.values() for entry in plan.wanted]
+        own = [entry for ours in self._ours.values() for entry in ours.own]
+        wanted = [entry for ours in self._ours.values() for entry in ours.wanted]
         names = [name for name, _, _ in own] + [move.out for move, _ in wanted]
         made = {
             name: segment
@@ -159,30 +159,30 @@ class Exchange:
             and ArrayRegion(array, places, False).covers(array)
         )
 
-    def _plan(self, post: Post) -> SuperstepPlan:
+    def _part_of(self, post: Post) -> SuperstepBlocks:
         """Plan a superstep: the channels of all ranks, and the blocks that this one sends and
         wants.
         """
         begun = len(self.channels)
-        plan = SuperstepPlan([], [], ([], []), [], [])
+        ours = SuperstepBlocks([], [], ([], []), [], [])
         small: dict[tuple[str, int | None], list[Move]] = {}
         for move in post.moves:
             if self._is_small(move):
                 small.setdefault((move.monoid, move.level), []).append(move)
             elif self._may_share(move):
-                self._share(move, plan)
+                self._share(move, ours)
             elif move.level is not None:
-                self._climb(move, move.level, plan)
+                self._climb(move, move.level, ours)
             else:
                 for shares in self._across if move.across else self._inside:
-                    self._exchange(move, shares, plan)
+                    self._exchange(move, shares, ours)
         for (_, level), moves in small.items():
             for shares in self._circles(level):
-                self._bundle(moves, shares, plan)
-        plan.channels += [channel for channel in self.channels[begun:] if not channel.common]
-        return plan
+                self._bundle(moves, shares, ours)
+        ours.channels += [channel for channel in self.channels[begun:] if not channel.common]
+        return ours
 
-    def _exchange(self, move: Move, shares: Mapping[int, Share], plan: SuperstepPlan) -> None:
+    def _exchange(self, move: Move, shares: Mapping[int, Share], ours: SuperstepBlocks) -> None:
         channels, blocks = blocks_of(
             move, self.program, shares, self._batch_size, self._code,
             self._first_part + len(self.channels), self.runner.layout, self.rank,
@@ -191,8 +191,8 @@ class Exchange:
         if self.rank in shares:
             places = {b.part: b.taken for mine in blocks.values() for b in mine}
             mine = [channel.part for channel in channels if channel.src == self.rank]
-            plan.own += [(move.array, places[part], part) for part in mine]
-            plan.wanted.append((move, blocks[self.rank]))
+            ours.own += [(move.array, places[part], part) for part in mine]
+            ours.wanted.append((move, blocks[self.rank]))
 
     def _circles(self, level: int | None) -> list[dict[int, Share]]:
         """The circles of ranks that add up their arrays at a level of the tree."""
@@ -205,7 +205,7 @@ class Exchange:
             for circle in _circles_at(self.share.n_groups, level)
         ]
 
-    def _climb(self, move: Move, level: int, plan: SuperstepPlan) -> None:
+    def _climb(self, move: Move, level: int, ours: SuperstepBlocks) -> None:
         """Plan a move at a level of the tree; all ranks of a circle have arrays of one shape."""
         axes = self.program.buffers[move.array].axes
         turned = is_turned(axes, self.runner.layout)
@@ -226,11 +226,11 @@ class Exchange:
                     sent = shape[::-1] if turned else shape
                     part = self._channel(src, others, sent, label, order=order)
                     if src == self.rank:
-                        plan.own.append((move.array, whole, part))
+                        ours.own.append((move.array, whole, part))
                 own_part = None if src == self.rank else part
                 blocks.append(Block(src, whole, whole, shape, own_part))
             if self.rank in ranks:
-                plan.wanted.append((move, blocks))
+                ours.wanted.append((move, blocks))
 
     def _is_small(self, move: Move) -> bool:
         """Whether a move is a small sum, or the like, over groups: these share a block, since each
@@ -243,7 +243,9 @@ class Exchange:
             return False
         return math.prod(self.share.length(axis, 0) for axis in have) <= SMALL
 
-    def _bundle(self, moves: list[Move], shares: Mapping[int, Share], plan: SuperstepPlan) -> None:
+    def _bundle(
+        self, moves: list[Move], shares: Mapping[int, Share], ours: SuperstepBlocks
+    ) -> None:
         """Plan small sums of one kind: a channel for each rank, and what is packed and unpacked."""
         label = ", ".join(move.array for move in moves)
         axes = [self.program.buffers[move.array].axes for move in moves]
@@ -258,7 +260,7 @@ class Exchange:
             sent = parts.pop(self.rank)
             sources = [parts.get(rank) for rank in shares]  # None: this task's own
             bundle = SumBundle(self.runner, pieces, sources, sent, moves[0].monoid, self._code)
-            plan.bundles.append(bundle)
+            ours.bundles.append(bundle)
 
     def _may_share(self, move: Move) -> bool:
         """Whether groups can have a learned array in common, of which each updates a part: if in
@@ -275,15 +277,15 @@ class Exchange:
             return False
         everybody = {(a, b) for shares in self._across for a in shares for b in shares if a != b}
         return move.out in roots(program, (move.array,)) and any(
-            everybody <= {(c.src, dst) for c in self._plans[step].channels for dst in c.dsts}
+            everybody <= {(c.src, dst) for c in self._ours[step].channels for dst in c.dsts}
             for step in idle_supersteps(program, move.out)
         )
 
-    def _share(self, move: Move, plan: SuperstepPlan) -> None:
+    def _share(self, move: Move, ours: SuperstepBlocks) -> None:
         """Plan memory in common for a move; the first such move of a superstep adds empty blocks as
         signals.
         """
-        is_first = not plan.signals[0]
+        is_first = not ours.signals[0]
         axes = self.program.buffers[move.out].axes
         for shares in self._across:
             first, *others = shares
@@ -295,7 +297,7 @@ class Exchange:
                 to = tuple(rank for rank in shares if rank != src)
                 part = self._channel(src, to, (0,), "parts are written")
                 if self.rank in shares:
-                    plan.signals[src != self.rank].append(part)
+                    ours.signals[src != self.rank].append(part)
 
     def forget(self) -> None:
         """Forget where arrays lie, because they have moved."""
@@ -323,16 +325,16 @@ class Exchange:
 
     def pack(self, index: int, outbox: Callable[[int], Array]) -> None:
         key = self._known(index)
-        plan, sent = self._plans[key[0]], self._sent.get(key)
-        for part in plan.signals[0]:
+        ours, sent = self._ours[key[0]], self._sent.get(key)
+        for part in ours.signals[0]:
             outbox(part)
-        for bundle in plan.bundles:
+        for bundle in ours.bundles:
             bundle.pack(outbox)
         if sent is None:
             made = {part for pairs in self._made.values() for _, part in pairs}
             sent = [
                 (ArrayRegion(self.runner.array(name), taken, self._is_turned(name)), part)
-                for name, taken, part in plan.own
+                for name, taken, part in ours.own
                 if part not in made
             ]
             if self.runner.is_static:
@@ -342,17 +344,17 @@ class Exchange:
 
     def unpack(self, index: int, inbox: Callable[[int], Array]) -> None:
         key = self._known(index)
-        plan, arrivals = self._plans[key[0]], self._arrivals.get(key)
-        for part in plan.signals[1]:
+        ours, arrivals = self._ours[key[0]], self._arrivals.get(key)
+        for part in ours.signals[1]:
             inbox(part)
         with np.errstate(all="ignore"):  # a sum may overflow here as it may inside a task
             if arrivals is None:
-                arrivals = [self._arrival(move, blocks) for move, blocks in plan.wanted]
+                arrivals = [self._arrival(move, blocks) for move, blocks in ours.wanted]
                 if self.runner.is_static:
                     self._arrivals[key] = arrivals
             for arrival in arrivals:
                 arrival.take(inbox)
-            for bundle in plan.bundles:
+            for bundle in ours.bundles:
                 bundle.unpack(inbox)
 
     def _arrival(self, move: Move, blocks: list[Block]) -> Unpacking | ReadInPlace:

@@ -69,10 +69,10 @@ OnTrace = Callable[[str, str, int, float, float], None]
 class Group:
     """One task's membership of its group, ready to run scripts.
 
-    ``timeout_s`` bounds every wait for the others, ``start_timeout_s`` that in ``plan`` and in the
-    first ``cross``, before which others may still compile. ``barrier`` is crossed by ``cross``, and
-    with ``every_superstep`` also at the end of each. ``on_trace`` is called for every step of a
-    script, ``on_run`` after each script.
+    ``timeout_s`` bounds every wait for the others, ``start_timeout_s`` that in ``open_channels``
+    and in the first ``cross``, before which others may still compile. ``barrier`` is crossed by
+    ``cross``, and with ``every_superstep`` also at the end of each. ``on_trace`` is called for
+    every step of a script, ``on_run`` after each script.
 
     Raises
     ------
@@ -109,10 +109,11 @@ class Group:
         """A copy of the totals of all scripts so far."""
         return replace(self._spent)
 
-    def plan(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
+    def open_channels(self, channels: Sequence[Channel], timeout_s: float | None = None) -> None:
         """Agree on the channels with all tasks: collective. Earlier channels no longer hold."""
-        self.transport.plan(channels, self.start_timeout_s if timeout_s is None else timeout_s)
-        self.state.plan(channels)
+        timeout_s = self.start_timeout_s if timeout_s is None else timeout_s
+        self.transport.open_channels(channels, timeout_s)
+        self.state.open_channels(channels)
         self._written.clear()
 
     def wait_all(self) -> None:

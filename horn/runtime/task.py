@@ -1,7 +1,7 @@
 """The state machine of a task in a group: pure, without clock and transport.
 
 A *script* is what a task does in one run of a program: compute, post blocks, collect blocks. Events
-are calls (``plan``, ``begin``, ``done``, ``fail``) that return instructions for
+are calls (``open_channels``, ``begin``, ``done``, ``fail``) that return instructions for
 ``runtime/group.py``. Supersteps are counted over the whole run, within a script from 0. Source:
 docs/notes/0021.
 """
@@ -95,7 +95,7 @@ class Task:
     Raises
     ------
     ProtocolError : posts and collects of a script do not match; a superstep had other blocks than
-    the plan.
+    the channels.
     """
 
     def __init__(self, task: int, n_tasks: int) -> None:
@@ -114,7 +114,7 @@ class Task:
 
     # events
 
-    def plan(self, channels: Sequence[Channel]) -> None:
+    def open_channels(self, channels: Sequence[Channel]) -> None:
         """Take the channels that the group has agreed on; scripts are read anew."""
         self._channels = checked(channels, self.n_tasks)
         self._known.clear()
@@ -211,7 +211,7 @@ class Task:
                 continue
             unknown = [part for part in item.parts if part not in self._channels]
             if unknown:
-                raise ProtocolError(f"{where}: parts {unknown} are not in the plan")
+                raise ProtocolError(f"{where}: parts {unknown} have no channels")
             if len(set(item.parts)) != len(item.parts):
                 raise ProtocolError(f"{where}: a part is named twice")
             if isinstance(item, PostInstruction):
@@ -237,6 +237,6 @@ class Task:
     def _not_conserved(self, step: ScriptStep, n_blocks: int) -> ProtocolError:
         how = {COMPUTE: "moved", POST: "packed", COLLECT: "unpacked"}[step.phase]
         return ProtocolError(
-            f"task {self.task}, {self.where}: {how} {n_blocks} blocks, but the plan says "
+            f"task {self.task}, {self.where}: {how} {n_blocks} blocks, but its script says "
             f"{step.n_blocks}; messages must be conserved"
         )

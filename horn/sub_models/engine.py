@@ -142,7 +142,7 @@ class SubModels:
             self.rank, [[found] for found in self.found], 2, ("sums of losses",),
             ("inference", "losses", "losses"), self.measure, lambda: None,
         )  # fmt: skip
-        self.group.plan([*self.gather_batch.channels, *self.gather_losses.channels])
+        self.group.open_channels([*self.gather_batch.channels, *self.gather_losses.channels])
 
     # --- a batch
 

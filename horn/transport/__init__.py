@@ -105,8 +105,9 @@ class PeerUnreachable(PeerLost):
 class Transport(ABC):
     """One task's connection to its group.
 
-    ``connect`` and ``plan`` are called by all tasks together. Then, superstep by superstep: write
-    into ``outbox(part)``, ``exchange``, read ``inbox(part)``. Every wait ends after ``timeout_s``.
+    ``connect`` and ``open_channels`` are called by all tasks together. Then, superstep by
+    superstep: write into ``outbox(part)``, ``exchange``, read ``inbox(part)``. Every wait ends
+    after ``timeout_s``.
 
     Raises
     ------
@@ -137,7 +138,7 @@ class Transport(ABC):
         """Connect to the others; ``peers`` are all endpoints by task, this one's own included."""
 
     @abstractmethod
-    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+    def open_channels(self, channels: Sequence[Channel], timeout_s: float) -> None:
         """Agree on the channels; a second call replaces them."""
 
     @abstractmethod
@@ -175,11 +176,11 @@ class Transport(ABC):
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
     ) -> None:
-        """Send a message outside the plan. Without ``wait`` it may go later: keep the arrays."""
+        """Send a message beside the blocks. Without ``wait`` it may go later: keep the arrays."""
 
     @abstractmethod
     def receive(self, timeout_s: float) -> WireMessage | None:
-        """The next message outside the plan, None if there is none in time."""
+        """The next message beside the blocks, None if there is none in time."""
 
     def absent(self) -> dict[int, str]:
         """Departed peers, and why: for users that only receive. Messages may still arrive."""
@@ -266,7 +267,7 @@ def checked(channels: Iterable[Channel], n_tasks: int) -> dict[int, Channel]:
         elif _code_of(channel.dtype) not in DTYPES.values():
             got, wanted = channel.dtype, f"one of {' '.join(DTYPES.values())}"
         if wanted:
-            raise BadFrame(f"plan: {channel}", got, wanted)
+            raise BadFrame(f"channels: {channel}", got, wanted)
         found[channel.part] = channel
     return found
 
@@ -277,9 +278,9 @@ def _code_of(dtype: str) -> str:
 
 
 def check_digest(peer: str, theirs: bytes, mine: bytes) -> None:
-    """Check that a peer has the same plan. Raises HandshakeRefused."""
+    """Check that a peer has the same channels. Raises HandshakeRefused."""
     if theirs != mine:
-        raise HandshakeRefused(f"plan of {peer}", theirs.hex()[:12], mine.hex()[:12])
+        raise HandshakeRefused(f"channels of {peer}", theirs.hex()[:12], mine.hex()[:12])
 
 
 def digest(channels: Iterable[Channel]) -> bytes:

@@ -82,7 +82,7 @@ class Peer:
     n_damaged: int = 0  # frames since the last that was taken ...
     damaged_s: float = 0.0  # ... and when the first of them came
     barriers: deque[int] = field(default_factory=deque)
-    plans: deque[bytes] = field(default_factory=deque)
+    digests: deque[bytes] = field(default_factory=deque)
     left: str | None = None
 
     @property

@@ -1,6 +1,6 @@
 """A transport made of frames over any link that keeps the order of each peer's frames.
 
-``_delivery`` takes each frame once and in order; here is the protocol: the plan, chunks, blocks by
+``_delivery`` takes each frame once and in order; here is the protocol: channels, chunks, blocks by
 part, barriers, and errors that name what is missing. Links are ``inproc``, into which tests put
 faults, and ZeroMQ. Source: docs/notes/0020 and 0063.
 """
@@ -26,7 +26,7 @@ from horn.wire.frames import (
     BadFrame,
     BlockData,
     Bye,
-    ChannelPlan,
+    ChannelDigest,
     Meta,
     WireMessage,
     sum_of,
@@ -67,7 +67,7 @@ class FramedTransport(Delivery):
             lambda task: "a hello" if not self._peers[task].incarnation else "a welcome",
         )
 
-    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+    def open_channels(self, channels: Sequence[Channel], timeout_s: float) -> None:
         by_part = checked(channels, self.n_tasks)
         mine = digest(channels)
         self._steps.clear()
@@ -75,15 +75,15 @@ class FramedTransport(Delivery):
         self._outlets = {p: Outlet(c) for p, c in by_part.items() if c.src == self.task}
         self._inlets = {p: Inlet(c) for p, c in by_part.items() if self.task in c.dsts}
         for task in self._peers:
-            self._say(task, ChannelPlan(digest=mine))
+            self._say(task, ChannelDigest(digest=mine))
         self._until(
-            lambda: [t for t, p in self._peers.items() if not p.plans],
+            lambda: [t for t, p in self._peers.items() if not p.digests],
             timeout_s,
-            "agreeing on the plan",
-            lambda task: "its plan",
+            "agreeing on channels",
+            lambda task: "its channels",
         )
         for peer in self._peers.values():
-            check_digest(peer.name, peer.plans.popleft(), mine)
+            check_digest(peer.name, peer.digests.popleft(), mine)
 
     # blocks
 
@@ -185,7 +185,7 @@ class FramedTransport(Delivery):
                 raise BadFrame(where, f"superstep {step}", f"superstep {superstep}")
 
     def _unknown(self, part: int) -> BadFrame:
-        return BadFrame("part", part, f"one of the {len(self._channels)} of the plan")
+        return BadFrame("part", part, f"one of the {len(self._channels)} channels")
 
     def _step(self, parts: Sequence[int]) -> tuple[list[Outlet], list[Inlet]]:
         key = tuple(parts)
@@ -200,7 +200,7 @@ class FramedTransport(Delivery):
             )
         return found
 
-    # messages outside the plan
+    # messages beside the blocks
 
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
@@ -320,10 +320,10 @@ class FramedTransport(Delivery):
                 peer.barriers.append(message.step)
                 if len(peer.barriers) > AHEAD:
                     raise BadFrame(f"barrier with {peer.name}", "a third arrival", "two at most")
-            case ChannelPlan(digest=theirs):
-                peer.plans.append(theirs)  # one that has this plan may be at the next
-                if len(peer.plans) > AHEAD:
-                    raise BadFrame(f"plan of {peer.name}", "a third one", "two at most")
+            case ChannelDigest(digest=theirs):
+                peer.digests.append(theirs)  # one that has this may be at the next
+                if len(peer.digests) > AHEAD:
+                    raise BadFrame(f"channels of {peer.name}", "a third one", "two at most")
             case _:
                 self._loose.append(message)
 
@@ -332,7 +332,7 @@ class FramedTransport(Delivery):
         channel = self._channels.get(message.part)
         where = f"block from task {message.src}, superstep {message.step}"
         if channel is None:
-            raise BadFrame(where, f"part {message.part}", "a part of the plan")
+            raise BadFrame(where, f"part {message.part}", "a part that has a channel")
         slot = self._inlets.get(message.part)
         if message.src != channel.src or slot is None or len(message.arrays) != 1:
             got = f"{len(message.arrays)} arrays for part {message.part}"

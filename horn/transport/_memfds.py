@@ -77,9 +77,9 @@ def bodies_to_memfd(bodies: Sequence[Buffer]) -> int:
 def message_of(packet: bytes, fds: Sequence[int], expected: Expected) -> WireMessage:
     """Read the message in a packet, whose bodies are behind its meta or in the memfd beside it."""
     head, packed = packet[:HEADER_BYTES], packet[HEADER_BYTES:]
-    is_plan = len(head) == HEADER_BYTES and head[6] == 4
+    is_digest = len(head) == HEADER_BYTES and head[6] == 4
     bodies: list[Buffer] = []
-    if fds and not is_plan:
+    if fds and not is_digest:
         bodies = bodies_from_memfd(fds[0])
     elif not fds and len(head) == HEADER_BYTES:
         packed, bodies = bodies_from_packet(head, packed)

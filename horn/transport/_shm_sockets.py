@@ -31,7 +31,7 @@ from horn.wire.frames import (
     Array,
     BadFrame,
     Bye,
-    ChannelPlan,
+    ChannelDigest,
     Expected,
     HandshakeRefused,
     Hello,
@@ -61,7 +61,7 @@ class _Peer:
     sock: socket.socket | None = None
     n_out: int = 0
     has_hello: bool = False  # its hello has come
-    plans: deque[tuple[ChannelPlan, int]] = field(default_factory=deque)  # with the memfd
+    digests: deque[tuple[ChannelDigest, int]] = field(default_factory=deque)  # with the memfd
     gone: str | None = None
 
 
@@ -264,7 +264,7 @@ class SocketPeers:
 
     # common memory
 
-    def give(self, boxes: Mailboxes, plan: ChannelPlan, fd: int, patience: Patience) -> None:
+    def give(self, boxes: Mailboxes, digest: ChannelDigest, fd: int, patience: Patience) -> None:
         """Send the root's memory to all; the first time also the pipes that show ended tasks."""
         n, given = self.n_tasks, list[tuple[int, int]]()
         try:
@@ -278,7 +278,7 @@ class SocketPeers:
                 boxes.enter(task, handle)
             for task in self._peers:
                 more = [self._ends.fileno(), *_kept(given, task)] if given else []
-                self.send(task, plan, (), patience, [fd, *more])
+                self.send(task, digest, (), patience, [fd, *more])
             if given:
                 self._held = _kept(given, ROOT)
         finally:
@@ -289,11 +289,11 @@ class SocketPeers:
     def given(self, mine: bytes, size: int, patience: Patience, where: str) -> int:
         """Receive the descriptor of the root's memory."""
         peer = self._peers[ROOT]
-        self._wait_for(ROOT, lambda: bool(peer.plans), patience, where, "memory for all")
-        plan, fd = peer.plans.popleft()
+        self._wait_for(ROOT, lambda: bool(peer.digests), patience, where, "memory for all")
+        told, fd = peer.digests.popleft()
         try:
-            check_digest(peer.name, plan.digest, mine)
-            check_segment(fd, plan.size, size, f"segment of {peer.name}")
+            check_digest(peer.name, told.digest, mine)
+            check_segment(fd, told.size, size, f"segment of {peer.name}")
         except BaseException:
             os.close(fd)
             raise
@@ -406,15 +406,17 @@ class SocketPeers:
                 where = f"frame from {peer.name}: {error.where}"
                 raise BadFrame(where, error.got, error.expected) from error
             match message.meta:
-                case ChannelPlan() as plan:
+                case ChannelDigest() as told:
                     n_wanted = 4 if self._ends is None else 1
                     if len(fds) != n_wanted or task != ROOT:
                         got = f"{len(fds)} descriptors"
-                        raise BadFrame(f"plan of {peer.name}", got, f"{n_wanted}, of task {ROOT}")
+                        raise BadFrame(
+                            f"channels of {peer.name}", got, f"{n_wanted}, of task {ROOT}"
+                        )
                     kept = fds
                     if self._ends is None:
                         self._ends, self._held = select.epoll.fromfd(fds[1]), fds[2:]
-                    peer.plans.append((plan, fds[0]))
+                    peer.digests.append((told, fds[0]))
                 case Bye(reason=reason):
                     peer.gone = f"it left: {reason}"
                 case Hello():
@@ -450,9 +452,9 @@ class SocketPeers:
                     pass  # it has gone, or does not read: the hang-up shows it as well
         for peer in self._peers.values():
             peer.sock = None
-            for _, fd in peer.plans:
+            for _, fd in peer.digests:
                 os.close(fd)
-            peer.plans.clear()
+            peer.digests.clear()
         for sock in [self._listener, *(sock for sock, _ in self._sockets.values())]:
             sock.close()
         for fd in self._held:

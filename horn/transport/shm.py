@@ -19,9 +19,9 @@ from horn.transport import Channel, Identity, Transport, check_digest, checked, 
 from horn.transport._memfds import new_segment
 from horn.transport._shm_sockets import ROOT, SLICE_S, SocketPeers
 from horn.transport._slots import Slot, layout, stride
-from horn.wire.frames import Array, BadFrame, ChannelPlan, Meta, WireMessage
+from horn.wire.frames import Array, BadFrame, ChannelDigest, Meta, WireMessage
 
-PLANNING = 1 << 62  # and more: supersteps of the barriers at which all have a plan
+AGREEING = 1 << 62  # and more: supersteps of the barriers at which all have the same channels
 
 
 class Shm(Transport):
@@ -42,7 +42,7 @@ class Shm(Transport):
         self._slots: dict[int, Slot] = {}
         self._by_index: list[Slot] = []
         self._steps: dict[tuple[int, ...], tuple[Step, list[Slot], list[Slot]]] = {}
-        self._n_plans, self._is_closed = 0, False
+        self._n_agreed, self._is_closed = 0, False
 
     # connecting
 
@@ -52,20 +52,20 @@ class Shm(Transport):
         where, mine = "connecting", digest(())
         self._peers.connect(peers, patience, where)
         self._lay_out([], mine, patience, where)
-        self._cross(PLANNING, timeout_s, where, "its arrival")
+        self._cross(AGREEING, timeout_s, where, "its arrival")
         self._peers.end_connecting()
 
-    # the plan
+    # channels
 
-    def plan(self, channels: Sequence[Channel], timeout_s: float) -> None:
+    def open_channels(self, channels: Sequence[Channel], timeout_s: float) -> None:
         patience = Patience(timeout_s)
         by_part = checked(channels, self.n_tasks)
-        where, mine = "agreeing on the plan", digest(channels)
-        self._n_plans += 1
-        self._mail.say_digest(self._n_plans, mine)
-        self._cross(PLANNING + self._n_plans, timeout_s, where, "its plan")
+        where, mine = "agreeing on channels", digest(channels)
+        self._n_agreed += 1
+        self._mail.say_digest(self._n_agreed, mine)
+        self._cross(AGREEING + self._n_agreed, timeout_s, where, "its channels")
         for task in self._peers:
-            check_digest(f"task {task}", self._mail.digest(self._n_plans, task), mine)
+            check_digest(f"task {task}", self._mail.digest(self._n_agreed, task), mine)
         self._lay_out(list(by_part.values()), mine, patience, where)
 
     def _lay_out(
@@ -89,7 +89,7 @@ class Shm(Transport):
             may_spin = self.n_tasks <= len(os.sched_getaffinity(0))
             boxes = Mailboxes(self.task, segments, table, may_spin)
             if is_root:
-                self._peers.give(boxes, ChannelPlan(digest=mine, size=size), fd, patience)
+                self._peers.give(boxes, ChannelDigest(digest=mine, size=size), fd, patience)
             self._peers.boxes = boxes
         finally:
             os.close(fd)
@@ -109,7 +109,7 @@ class Shm(Transport):
 
     def _slot(self, part: int) -> Slot:
         if part not in self._slots:
-            raise BadFrame("part", part, f"one of the {len(self._slots)} of the plan")
+            raise BadFrame("part", part, f"one of the {len(self._slots)} channels")
         return self._slots[part]
 
     @property
@@ -256,7 +256,7 @@ class Shm(Transport):
             elif absent and left_s <= 0:
                 raise overdue(self.n_tasks, where, absent, owes, timeout_s)
 
-    # messages outside the plan
+    # messages beside the blocks
 
     def send(
         self, to: int, meta: Meta, arrays: Sequence[Array], timeout_s: float, wait: bool = True
@@ -283,7 +283,7 @@ class Shm(Transport):
 
 
 def _named(superstep: int) -> str:
-    return f"superstep {superstep}" if superstep < PLANNING else "a plan"
+    return f"superstep {superstep}" if superstep < AGREEING else "its channels"
 
 
 TRANSPORT = Shm

@@ -76,7 +76,7 @@ class OutOfSequence(BadFrame):
 
 
 class HandshakeRefused(BadFrame):
-    """The two ends have different versions, jobs, plans or keys."""
+    """The two ends have different versions, jobs, channels or keys."""
 
 
 class FrameKind(enum.IntEnum):
@@ -150,7 +150,7 @@ class Refusal(Meta, frozen=True, omit_defaults=True, kw_only=True):
     expected: _Text
 
 
-class ChannelPlan(Meta, frozen=True, omit_defaults=True, kw_only=True):
+class ChannelDigest(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """The sender's channels: all must have the same. ``size`` is that of its shared memory."""
 
     digest: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
@@ -287,7 +287,7 @@ class MeanPart(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 TYPES: dict[int, type[Meta]] = {
-    1: Hello, 2: Welcome, 3: Refusal, 4: ChannelPlan, 5: Bye,
+    1: Hello, 2: Welcome, 3: Refusal, 4: ChannelDigest, 5: Bye,
     16: BlockData, 17: Arrived, 18: Acknowledgement, 32: Note,
     48: ParameterData, 49: PushGradients, 50: PullParameters, 51: LeaveServers,
     52: EndOfEpoch, 53: Verdict, 54: MeanPart,

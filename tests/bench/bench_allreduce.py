@@ -128,7 +128,7 @@ def measure(task: int, n_tasks: int, store: str, pipe: Any, rounds: int) -> dict
         for name, size in SIZES.items():
             case = cases[name, scheme] = Pieces(t, size, len(channels))
             channels += case.channels()
-        t.plan(channels, TIMEOUT_S)
+        t.open_channels(channels, TIMEOUT_S)
     superstep = 1
     tensors = {}
     for name, size in SIZES.items():  # the answers first

@@ -241,7 +241,7 @@ def worker(task: int, n_tasks: int, group_name: str, pipe: Any, clock: str) -> N
 
 def steps(group: Group, engine: GroupEngine, described: horn.Job, n: int) -> Any:
     """Seconds of single steps, and where the time went."""
-    group.plan(engine.channels)
+    group.open_channels(engine.channels)
     batch, found = described.batch_size, []
     rows = np.arange(batch) % len(described.data)
     engine.step(rows, iteration=0, first_sample=0)

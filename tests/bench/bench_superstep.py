@@ -97,7 +97,7 @@ def measure(task: int, n_tasks: int, store: str, pipe: Any, rounds: int) -> dict
         return exchange, out
 
     for scheme, t in opened.items():
-        t.plan(
+        t.open_channels(
             [
                 Channel(i * n_tasks + p, p, tuple(q for q in parts if q != p), "<f4", (size // 4,))
                 for i, size in enumerate(SIZES.values())

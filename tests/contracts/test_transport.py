@@ -126,7 +126,7 @@ def test_blocks_arrive_bit_for_bit_in_their_superstep(scheme, n_tasks):
 
 def test_a_task_alone_is_a_group(scheme):
     def body(t):
-        t.plan([], TIMEOUT_S)
+        t.open_channels([], TIMEOUT_S)
         t.exchange(0, (), TIMEOUT_S)
         t.barrier(0, TIMEOUT_S)
         return True
@@ -138,7 +138,7 @@ def test_blocks_larger_than_a_frame_arrive_whole(scheme):
     n = 9 * 1024 * 1024 // 4 + 3
 
     def body(t):
-        t.plan(all_to_all(2, (n,), "<i4"), TIMEOUT_S)
+        t.open_channels(all_to_all(2, (n,), "<i4"), TIMEOUT_S)
         for step in range(4):
             t.outbox(t.task, TIMEOUT_S)[...] = np.arange(n) + 10 * step + t.task
             t.exchange(step, (0, 1), TIMEOUT_S)
@@ -153,7 +153,7 @@ def test_a_block_stays_whole_until_its_part_is_posted_again(scheme):
     ahead, checked = threading.Event(), threading.Event()
 
     def body(t):
-        t.plan([Channel(1, 0, (1,), "<f8", (1000,))], TIMEOUT_S)
+        t.open_channels([Channel(1, 0, (1,), "<f8", (1000,))], TIMEOUT_S)
         if t.task == 0:
             for step in range(2):  # the second while the reader still looks at the first
                 t.outbox(1, TIMEOUT_S)[...] = step
@@ -178,7 +178,7 @@ def test_a_block_stays_whole_until_its_part_is_posted_again(scheme):
 
 def test_posting_and_collecting_may_be_apart(scheme):
     def body(t):
-        t.plan(all_to_all(3), TIMEOUT_S)
+        t.open_channels(all_to_all(3), TIMEOUT_S)
         for step in range(5):
             t.outbox(t.task, TIMEOUT_S)[...] = t.task + step
             t.post(step, range(3))
@@ -206,7 +206,7 @@ def test_nobody_passes_the_barrier_before_all_have_come(scheme, n_tasks):
 def test_a_plan_can_be_replaced(scheme):
     def body(t):
         for shape in [(3,), (2, 5), (0,)]:
-            t.plan(all_to_all(2, shape), TIMEOUT_S)
+            t.open_channels(all_to_all(2, shape), TIMEOUT_S)
             for step in range(3):
                 t.outbox(t.task, TIMEOUT_S)[...] = step
                 t.exchange(step, (0, 1), TIMEOUT_S)
@@ -268,16 +268,16 @@ def test_there_must_be_an_endpoint_for_each_task(scheme):
 
 def test_another_plan_is_refused_at_both_ends(scheme):
     def body(t):
-        t.plan(all_to_all(2, (3 + t.task,)), TIMEOUT_S)
+        t.open_channels(all_to_all(2, (3 + t.task,)), TIMEOUT_S)
 
-    both(run_threads(scheme, 2, body), HandshakeRefused, "plan of task")
+    both(run_threads(scheme, 2, body), HandshakeRefused, "channels of task")
 
 
 def test_a_late_task_is_named_with_what_it_owes(scheme):
     done = threading.Event()
 
     def body(t):
-        t.plan(all_to_all(3), TIMEOUT_S)
+        t.open_channels(all_to_all(3), TIMEOUT_S)
         if t.task == 2:
             assert done.wait(TIMEOUT_S)
             return None
@@ -319,7 +319,7 @@ def test_a_late_task_at_the_barrier_is_named(scheme):
 
 def test_a_task_that_left_is_named_with_its_reason_before_the_deadline(scheme):
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         if t.task == 1:
             raise ValueError("no more")
         t.outbox(0, TIMEOUT_S)
@@ -332,7 +332,7 @@ def test_a_task_that_left_is_named_with_its_reason_before_the_deadline(scheme):
 
 def test_what_was_sent_before_leaving_still_counts(scheme):
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         t.outbox(t.task, TIMEOUT_S)[...] = 5.0
         if t.task == 1:
             t.post(0, (0, 1))
@@ -349,7 +349,7 @@ def test_what_was_said_before_leaving_is_heard_though_something_was_left_unread(
 
     def body(t):
         if t.task == 0:
-            assert is_here.wait(TIMEOUT_S)  # what comes before may be read with the plan
+            assert is_here.wait(TIMEOUT_S)  # what comes before may be read with the channels
             t.send(1, Note(topic="unread"), (), TIMEOUT_S)
             has_word.set()
             assert has_left.wait(TIMEOUT_S)
@@ -365,7 +365,7 @@ def test_what_was_said_before_leaving_is_heard_though_something_was_left_unread(
 
 def test_tasks_in_different_supersteps_are_named(scheme):
     def exchange(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         t.outbox(t.task, TIMEOUT_S)
         t.exchange(4 + t.task, (0, 1), TIMEOUT_S)
 
@@ -380,8 +380,8 @@ def test_tasks_in_different_supersteps_are_named(scheme):
 
 def test_mistakes_of_the_caller_are_named(scheme):
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
-        with pytest.raises(ProtocolError, match="got 9, expected one of the 2 of the plan"):
+        t.open_channels(all_to_all(2), TIMEOUT_S)
+        with pytest.raises(ProtocolError, match="got 9, expected one of the 2 channels"):
             t.outbox(9, TIMEOUT_S)
         with pytest.raises(ProtocolError, match="got no outbox, expected a new block"):
             t.post(0, (0, 1))
@@ -405,8 +405,8 @@ def test_mistakes_of_the_caller_are_named(scheme):
     ],
 )
 def test_channels_that_cannot_be_are_refused(scheme, channel):
-    errors = run_threads(scheme, 2, lambda t: t.plan([channel], TIMEOUT_S))
-    assert all(isinstance(e, BadFrame) and str(e).startswith("plan: part") for e in errors), errors
+    errors = run_threads(scheme, 2, lambda t: t.open_channels([channel], TIMEOUT_S))
+    assert all(isinstance(e, BadFrame) and str(e).startswith("channels: part") for e in errors)
 
 
 def test_common_memory_is_the_same_for_all_who_have_it(scheme):
@@ -415,7 +415,7 @@ def test_common_memory_is_the_same_for_all_who_have_it(scheme):
     channels = [*all_to_all(2), Channel(2, 0, (1,), "<f4", (2, 3), common=True)]
 
     def body(t):
-        t.plan(channels, TIMEOUT_S)
+        t.open_channels(channels, TIMEOUT_S)
         found = []
         for step in range(4):
             t.common(2)[t.task] = 10 * step + t.task
@@ -448,7 +448,7 @@ def test_nothing_is_left_of_20_groups(scheme):
 def test_peers_that_lay_blocks_out_differently_do_not_agree(scheme):
     def body(t):
         order = "turned" if t.task else ""
-        t.plan([Channel(1, 0, (1,), "<f4", (4, 4), order=order)], TIMEOUT_S)
+        t.open_channels([Channel(1, 0, (1,), "<f4", (4, 4), order=order)], TIMEOUT_S)
 
     errors = run_threads(scheme, 2, body)
     assert any(isinstance(e, ProtocolError) for e in errors), errors
@@ -461,7 +461,7 @@ def test_nobody_waits_for_blocks_of_one_who_has_collected_and_is_elsewhere(schem
     parts = tuple(range(1, 8))
 
     def body(t):
-        t.plan([*large, Channel(7, 1, (0,), "<f4", (4,))], TIMEOUT_S)
+        t.open_channels([*large, Channel(7, 1, (0,), "<f4", (4,))], TIMEOUT_S)
         for part in parts[:-1] if t.task == 0 else parts[-1:]:
             t.outbox(part, TIMEOUT_S)[...] = part
         t.exchange(0, parts, TIMEOUT_S)

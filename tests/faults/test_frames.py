@@ -193,7 +193,7 @@ def run_over(relay, key):
         return t
 
     def body(t):
-        t.plan(all_to_all(2, (100,), "<i4"), 2.0)
+        t.open_channels(all_to_all(2, (100,), "<i4"), 2.0)
         for step in range(100):
             t.outbox(t.task, 2.0)[...] = 7 * step
             t.exchange(step, (0, 1), 2.0)

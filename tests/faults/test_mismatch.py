@@ -31,13 +31,13 @@ def other_supersteps(t):
         t.barrier(step + (t.task == 0 and step == 2), LONG_S)
 
 
-def other_plans(t):
-    t.plan(all_to_all(t.n_tasks, (5 + (t.task == 1),)), LONG_S)
+def other_channels(t):
+    t.open_channels(all_to_all(t.n_tasks, (5 + (t.task == 1),)), LONG_S)
     t.barrier(0, LONG_S)
 
 
 def other_order(t):
-    t.plan(all_to_all(t.n_tasks), LONG_S)
+    t.open_channels(all_to_all(t.n_tasks), LONG_S)
     t.outbox(t.task, LONG_S)[...] = 1
     if t.task == 0:
         t.barrier(0, WAIT_S)
@@ -48,7 +48,7 @@ def other_order(t):
 
 
 def other_parts(t):
-    t.plan([Channel(1, 0, (1,), "<f4", (3,)), Channel(2, 0, (1,), "<f4", (3,))], LONG_S)
+    t.open_channels([Channel(1, 0, (1,), "<f4", (3,)), Channel(2, 0, (1,), "<f4", (3,))], LONG_S)
     part = 1 + t.task
     if t.task == 0:
         t.outbox(part, LONG_S)[...] = 1
@@ -57,7 +57,7 @@ def other_parts(t):
 
 
 def early_return(t):
-    t.plan(all_to_all(t.n_tasks), LONG_S)
+    t.open_channels(all_to_all(t.n_tasks), LONG_S)
     for step in range(3):
         if t.task == 1 and step == 2:
             return
@@ -66,7 +66,7 @@ def early_return(t):
 
 
 def exception(t):
-    t.plan(all_to_all(t.n_tasks), LONG_S)
+    t.open_channels(all_to_all(t.n_tasks), LONG_S)
     if t.task == 1:
         raise KeyError("mine")
     t.outbox(t.task, LONG_S)[...] = 1
@@ -74,7 +74,7 @@ def exception(t):
 
 
 def message_instead(t):
-    t.plan(all_to_all(t.n_tasks), LONG_S)
+    t.open_channels(all_to_all(t.n_tasks), LONG_S)
     if t.task == 1:
         t.send(0, Note(topic="hello"), (np.zeros(3),), LONG_S)
         t.receive(WAIT_S)
@@ -87,7 +87,7 @@ def message_instead(t):
 CASES = {
     more_barriers: (PeerLost, "superstep 3, barrier"),
     other_supersteps: (ProtocolError, "barrier with task"),
-    other_plans: (HandshakeRefused, "plan of task"),
+    other_channels: (HandshakeRefused, "channels of task"),
     other_order: (BarrierTimeout, "superstep 0, "),
     other_parts: (BarrierTimeout, "owes part 2"),
     early_return: (PeerLost, "superstep 2, exchange"),

@@ -75,7 +75,7 @@ def run(n_tasks, body, faults=None, timeout_s=TIMEOUT_S, scheme="inproc", **sett
 
     def whole(transport):
         group = Group(transport, timeout_s=timeout_s, **settings)
-        group.plan(channels_of(n_tasks), TIMEOUT_S)
+        group.open_channels(channels_of(n_tasks), TIMEOUT_S)
         return body(group, script_of(n_tasks), Sums(transport.task, n_tasks))
 
     return run_threads(scheme, n_tasks, whole, made=made if scheme == "inproc" else None)
@@ -141,7 +141,7 @@ def test_a_trace_hears_of_every_piece_of_work():
 def test_a_second_agreement_keeps_the_count():
     def body(group, script, work):
         group.run(script, work)
-        group.plan(channels_of(2), TIMEOUT_S)
+        group.open_channels(channels_of(2), TIMEOUT_S)
         again = script_of(2)
         group.run(again, work)
         return group.state.superstep, group.spent.n_supersteps

@@ -45,7 +45,7 @@ class World:
         self.sent: set[tuple[int, int]] = set()  # (part, superstep)
         self.seen: list[list[tuple[str, int]]] = [[] for _ in self.tasks]
         for task in self.tasks:
-            task.plan(channels)
+            task.open_channels(channels)
         self.script = script
         self.steps = [task.begin(script) for task in self.tasks]
 
@@ -110,7 +110,7 @@ def test_what_all_tasks_send_is_what_all_tasks_receive(plan):
 def test_a_superstep_with_other_blocks_than_planned_is_named(plan, data):
     n_tasks, channels, script = plan
     task = Task(data.draw(st.integers(0, n_tasks - 1)), n_tasks)
-    task.plan(channels)
+    task.open_channels(channels)
     steps = [task.begin(script)]
     while (step := steps[-1]) is not None:
         if step.phase != "compute" and data.draw(st.booleans()):
@@ -124,7 +124,7 @@ def test_a_superstep_with_other_blocks_than_planned_is_named(plan, data):
 def planned():
     """Three tasks; task 2 is owed parts 0 and 1, and owes part 2."""
     task = Task(2, 3)
-    task.plan(
+    task.open_channels(
         [
             Channel(0, 0, (1, 2), "<f4", (2, 3), "layer1, forward"),
             Channel(1, 1, (2,), "<f8", (4,)),
@@ -202,7 +202,7 @@ def test_only_the_first_failure_is_kept():
         ((PostInstruction(0, (0, 0)), CollectInstruction(0, (0, 0))), "named twice"),
         (
             (PostInstruction(0, (9,)), CollectInstruction(0, (9,))),
-            r"parts \[9\] are not in the plan",
+            r"parts \[9\] have no channels",
         ),
         (
             (

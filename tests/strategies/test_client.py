@@ -35,7 +35,7 @@ class Slow:
     def send(self, to: int, meta: Meta, *_: Any, **__: Any) -> None:
         self.sent.append((to, meta))
 
-    def plan(self, channels: Sequence[Any], timeout_s: float) -> None:
+    def open_channels(self, channels: Sequence[Any], timeout_s: float) -> None:
         self.channels = list(channels)
 
     def post(self, superstep: int, parts: Sequence[int]) -> None:

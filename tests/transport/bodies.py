@@ -20,7 +20,7 @@ def digest(t, pipe, steps, n_rounds):
 
 def go_until_trouble(t, pipe, how, timeout_s, silent):
     """Exchange; then the silent tasks do no more, and only them the others wait for."""
-    t.plan(all_to_all(t.n_tasks, (1000,)), TIMEOUT_S)
+    t.open_channels(all_to_all(t.n_tasks, (1000,)), TIMEOUT_S)
     for step in range(50):
         t.outbox(t.task, TIMEOUT_S)[...] = step
         t.exchange(step, range(t.n_tasks), TIMEOUT_S)
@@ -41,7 +41,7 @@ def stand_still():
 
 def wait_for_the_last(t, pipe, how, timeout_s):
     """All stop: the last task before it does anything, the others while they wait for it."""
-    t.plan(all_to_all(t.n_tasks), TIMEOUT_S)
+    t.open_channels(all_to_all(t.n_tasks), TIMEOUT_S)
     t.outbox(t.task, TIMEOUT_S)[...] = t.task
     pipe.send("here")
     pipe.recv()  # all are
@@ -61,7 +61,7 @@ def wait_for_the_last(t, pipe, how, timeout_s):
 
 def flood(t, pipe):
     """Task 0 sends without end to one that does not read; what it holds must be bounded."""
-    t.plan([Channel(1, 0, (1,), "<f4", (1 << 20,))], TIMEOUT_S)
+    t.open_channels([Channel(1, 0, (1,), "<f4", (1 << 20,))], TIMEOUT_S)
     pipe.send("here")
     if t.task == 1:
         signal.pause()
@@ -81,7 +81,7 @@ def flood(t, pipe):
 
 def short(t, pipe):
     pipe.send("here")
-    t.plan(all_to_all(t.n_tasks, (50,)), TIMEOUT_S)
+    t.open_channels(all_to_all(t.n_tasks, (50,)), TIMEOUT_S)
     for step in range(5):
         t.outbox(t.task, TIMEOUT_S)[...] = step
         t.exchange(step, range(t.n_tasks), TIMEOUT_S)
@@ -91,7 +91,7 @@ def short(t, pipe):
 
 def wait_without_the_hub(t, pipe):
     """Task 0 leaves, in order; then task 1 waits for task 2 alone."""
-    t.plan([Channel(1, 2, (1,), "<f4", (4,))], TIMEOUT_S)
+    t.open_channels([Channel(1, 2, (1,), "<f4", (4,))], TIMEOUT_S)
     if t.task == 0:
         return "left"
     if t.task == 2:

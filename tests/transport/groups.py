@@ -107,7 +107,7 @@ def values(channel: Channel, superstep: int) -> np.ndarray:
 
 def run_steps(t: Transport, steps: list[list[Channel]], n_rounds: int) -> str:
     """All supersteps, in turn; a digest of every block that came."""
-    t.plan([channel for step in steps for channel in step], TIMEOUT_S)
+    t.open_channels([channel for step in steps for channel in step], TIMEOUT_S)
     seen = hashlib.sha256()
     superstep = 0
     for _ in range(n_rounds):

@@ -39,7 +39,7 @@ def run(faults, n_steps=N_STEPS, timeout_s=TIMEOUT_S):
         return t
 
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         for step in range(n_steps):
             t.outbox(t.task, timeout_s)[...] = step + t.task
             t.exchange(step, (0, 1), timeout_s)
@@ -84,7 +84,7 @@ def test_who_has_a_plan_may_be_at_the_next_before_others_have_it():
 
     def body(t):
         for n in range(1, 5):
-            t.plan(all_to_all(3, (n,)), TIMEOUT_S)
+            t.open_channels(all_to_all(3, (n,)), TIMEOUT_S)
         return t.counters
 
     assert good(run_threads("inproc", 3, body, made=made))[2].n_resent >= 1
@@ -98,7 +98,7 @@ def test_an_overtaken_frame_has_its_turn():
         )
 
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         for step in range(2):  # one sends two at once, so that they can change places
             if t.task == 0:
                 t.outbox(0, TIMEOUT_S)[...] = step
@@ -170,7 +170,7 @@ def summed(seed, n_steps, n_notes):
         return t
 
     def body(t):
-        t.plan(all_to_all(2, (50,), "<i8"), TIMEOUT_S)
+        t.open_channels(all_to_all(2, (50,), "<i8"), TIMEOUT_S)
         total = np.zeros(50, np.int64)
         for step in range(n_steps):
             t.outbox(t.task, TIMEOUT_S)[...] = step
@@ -213,7 +213,7 @@ def test_a_receiver_that_stops_reading_bounds_the_sender():
     has_given_up = threading.Event()
 
     def body(t):
-        t.plan(all_to_all(2, (1 << 20,)), TIMEOUT_S)  # 4 MiB
+        t.open_channels(all_to_all(2, (1 << 20,)), TIMEOUT_S)  # 4 MiB
         if t.task == 1:
             while not has_given_up.is_set():
                 assert t.receive(0.05) is None  # reads, but collects nothing

@@ -91,7 +91,7 @@ def test_who_stood_still_together_goes_on(scheme, how):
 
 def test_a_stopped_receiver_bounds_the_senders_memory(scheme):
     with Processes(scheme, 2, f"{HERE}:flood") as group:
-        assert group.read(0) == group.read(1) == "here"  # nobody is still in the plan
+        assert group.read(0) == group.read(1) == "here"  # nobody is still agreeing
         os.kill(group.processes[1].pid, signal.SIGSTOP)
         try:
             sent, grown_kb = group.result(0)

@@ -168,7 +168,7 @@ def test_strangers_are_counted_and_do_not_disturb(stranger):
     n_frames = 20
 
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         if t.task == 0:
             stranger.connect(t.endpoint)
             for _ in range(n_frames):
@@ -232,7 +232,7 @@ def test_another_process_at_a_peers_address_is_not_the_peer():
     is_there, is_over = threading.Event(), threading.Event()
 
     def body(t):
-        t.plan(all_to_all(2), TIMEOUT_S)
+        t.open_channels(all_to_all(2), TIMEOUT_S)
         t.barrier(0, TIMEOUT_S)
         if t.task == 0:
             assert is_there.wait(TIMEOUT_S)

@@ -35,7 +35,7 @@ from horn.wire.frames import (
     BadFrame,
     BlockData,
     Bye,
-    ChannelPlan,
+    ChannelDigest,
     EndOfEpoch,
     Expected,
     HandshakeRefused,
@@ -69,7 +69,7 @@ EXAMPLES = {
     ),
     "welcome": WireMessage(Welcome(features=5, max_body=1 << 20), src=2, attempt=9, seq=1),
     "refusal": WireMessage(Refusal(where="job", got="'a'", expected="'b'"), seq=2),
-    "plan": WireMessage(ChannelPlan(digest=bytes(range(32)), size=4096), src=3, seq=3),
+    "plan": WireMessage(ChannelDigest(digest=bytes(range(32)), size=4096), src=3, seq=3),
     "bye": WireMessage(Bye(reason="finished"), src=3, seq=4, attempt=2**63),
     "block": WireMessage(
         BlockData(), (np.arange(6, dtype="<f4").reshape(2, 3),), 1, 7, 6, 42, 11, BODY_SUM | FINITE
