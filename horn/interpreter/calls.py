@@ -361,7 +361,7 @@ class Call:
         own = vars(self.neuron)
         found = [self.fed, *self.conditions, *(own[name] for name in own["_states"])]
         for message in self.items:
-            found += [vars(message)[name] for name in message._traces]
+            found += [vars(message)[name] for name in vars(message)["_traces"]]
         return found + [each for pushed in self.pushed.values() for each in pushed.values()]
 
     def compared(self, outcome: bool, operands: tuple[Any, ...]) -> bool:
