@@ -34,7 +34,7 @@ from horn.sub_models.whole_network import (
     ZERO,
     ArrayLayout,
     WholeNetwork,
-    homes,
+    layouts,
 )
 
 # Draws of connections have keys of their own, far from those of layers and of membership.
@@ -74,11 +74,11 @@ class _Engine(CompiledEngine):
         dtype = np.dtype(self.setup.dtype)
         learned: dict[str, Array] = {}
         states: dict[str, Array] = {}
-        for home in homes(self.network, True).values():
-            array = np.zeros([self.network.layers[k].size for k in home.layers], dtype)
-            layer = self.network.layers[home.layers[0]]
-            is_state = home.name in {f"{layer.name}.{s}" for s in layer.states}
-            (states if is_state else learned)[home.name] = array
+        for layout in layouts(self.network, True).values():
+            array = np.zeros([self.network.layers[k].size for k in layout.layers], dtype)
+            layer = self.network.layers[layout.layers[0]]
+            is_state = layout.name in {f"{layer.name}.{s}" for s in layer.states}
+            (states if is_state else learned)[layout.name] = array
         return learned, states
 
 
@@ -141,61 +141,61 @@ class SubNetwork:
 
     def _append(self, arrays: Mapping[str, Array]) -> None:
         """Append everything else that runs on the tape: draws and gathers, norms, updates."""
-        parent, homes = self.parent, self.parent.homes
+        parent, layouts = self.parent, self.parent.layouts
         if self.dropconnect < 1.0:
             for name in self.gradients:
-                if homes[name].link >= 0:
-                    self._append_mask(homes[name])
+                if layouts[name].link >= 0:
+                    self._append_mask(layouts[name])
         for name, whole in {**parent.learned, **parent.states}.items():
-            home = homes[name]
-            array, node = arrays[name], load(name, home.letters)
-            views = {name: self._view(whole, home)}
+            layout = layouts[name]
+            array, node = arrays[name], load(name, layout.letters)
+            views = {name: self._view(whole, layout)}
             if name in self.masks:
-                views[MASK] = View(self.masks[name], home.letters)
-                node = node * load(MASK, home.letters)
-            axes = dict(zip(home.letters, array.shape, strict=True))
-            self.formulas.append(axes, [(View(array, home.letters), node)], views, label=name)
-        shared = [homes[name] for name in self.gradients if not homes[name].is_own]
-        own = [homes[name] for name in self.gradients if homes[name].is_own]
+                views[MASK] = View(self.masks[name], layout.letters)
+                node = node * load(MASK, layout.letters)
+            axes = dict(zip(layout.letters, array.shape, strict=True))
+            self.formulas.append(axes, [(View(array, layout.letters), node)], views, label=name)
+        shared = [layouts[name] for name in self.gradients if not layouts[name].is_own]
+        own = [layouts[name] for name in self.gradients if layouts[name].is_own]
         # of gather, norms, sums, updates
         self.bounds = [len(self.present) + len(self.masks), len(self.tape)]
-        for home in own:
-            self._append_update(home, norm=True)
+        for layout in own:
+            self._append_update(layout, norm=True)
         self.bounds.append(len(self.tape))
-        for home in shared:
-            self._append_sum(home)
+        for layout in shared:
+            self._append_sum(layout)
         self.bounds.append(len(self.tape))
-        for home in own:
-            self._append_update(home, norm=False)
+        for layout in own:
+            self._append_update(layout, norm=False)
         self.bounds.append(len(self.tape))
 
-    def _view(self, whole: Array, home: ArrayLayout) -> View:
-        return View(whole, home.letters, self._index(home), ascending=True)
+    def _view(self, whole: Array, layout: ArrayLayout) -> View:
+        return View(whole, layout.letters, self._index(layout), ascending=True)
 
-    def _index(self, home: ArrayLayout) -> dict[str, Array]:
+    def _index(self, layout: ArrayLayout) -> dict[str, Array]:
         return {
             letter: self.places[k]
-            for letter, k in zip(home.letters, home.layers, strict=True)
+            for letter, k in zip(layout.letters, layout.layers, strict=True)
             if k in self.places
         }
 
-    def _append_mask(self, home: ArrayLayout) -> None:
+    def _append_mask(self, layout: ArrayLayout) -> None:
         """Append the draw of a link's mask of connections: by sub-model, draw, and the neurons'
         numbers in the sub-model.
         """
-        shape = self.gradients[home.name].shape
-        mask = self.masks[home.name] = np.ones(shape, self.gradients[home.name].dtype)
+        shape = self.gradients[layout.name].shape
+        mask = self.masks[layout.name] = np.ones(shape, self.gradients[layout.name].dtype)
         first, samples = np.arange(shape[1], dtype=np.uint64), np.zeros(shape[1], np.uint64)
         self.samples.append((first, samples))
         network = self.parent.job.network
         self.tape.draw(
-            mask.T, "bernoulli", key=random.key(network.seed, CONNECTIONS + home.layers[0]),
-            site=home.link, iteration=self.draw, samples=samples, below=self.dropconnect,
-            label=f"{home.name}, connections",
+            mask.T, "bernoulli", key=random.key(network.seed, CONNECTIONS + layout.layers[0]),
+            site=layout.link, iteration=self.draw, samples=samples, below=self.dropconnect,
+            label=f"{layout.name}, connections",
         )  # fmt: skip
 
-    def _append_update(self, home: ArrayLayout, norm: bool) -> None:
-        name, letters = home.name, home.letters
+    def _append_update(self, layout: ArrayLayout, norm: bool) -> None:
+        name, letters = layout.name, layout.letters
         gradient = self.gradients[name]
         more = {MEAN: View(gradient, letters)}
         if name in self.masks:
@@ -203,20 +203,20 @@ class SubNetwork:
         if norm:
             self.norms[name] = np.zeros(len(gradient), gradient.dtype)
             more[NORM] = View(self.norms[name], "o")
-        self.parent.append(self.formulas, home, more, norm, self._index(home))
+        self.parent.append(self.formulas, layout, more, norm, self._index(layout))
 
-    def _append_sum(self, home: ArrayLayout) -> None:
-        parent, name, letters = self.parent, home.name, home.letters
+    def _append_sum(self, layout: ArrayLayout) -> None:
+        parent, name, letters = self.parent, layout.name, layout.letters
         gradient = self.gradients[name]
         views = {MEAN: View(gradient, letters)}
         g = load(MEAN, letters)
         if name in self.masks:
             views[MASK] = View(self.masks[name], letters)
             g = select(make(Op.NE, load(MASK, letters), ZERO), g, ZERO)
-        views[SUM] = total = self._view(parent.sums[name], home)
+        views[SUM] = total = self._view(parent.sums[name], layout)
         outputs = [(total, load(SUM, letters) + g)]
         if name in self.masks:
-            views[COUNT] = count = self._view(parent.counts[name], home)
+            views[COUNT] = count = self._view(parent.counts[name], layout)
             outputs.append((count, load(COUNT, letters) + load(MASK, letters)))
         axes = dict(zip(letters, gradient.shape, strict=True))
         self.formulas.append(axes, outputs, views, label=f"{name}, sum")

@@ -43,7 +43,7 @@ class ArrayLayout:
         return "oi"[: len(self.layers)]
 
 
-def homes(network: Network, is_disjoint: bool) -> dict[str, ArrayLayout]:
+def layouts(network: Network, is_disjoint: bool) -> dict[str, ArrayLayout]:
     found = {}
     for layer in network.layers[1:]:
         axes: dict[str, tuple[int, ...]]
@@ -68,7 +68,7 @@ class WholeNetwork:
         self, job: Job, learned: dict[str, Array], states: dict[str, Array], is_disjoint: bool
     ) -> None:
         self.job, self.learned, self.states = job, learned, states
-        self.homes = homes(job.network, is_disjoint)
+        self.layouts = layouts(job.network, is_disjoint)
         self.slot_names = job.optimizer.kept_slots
         self.slots = {
             f"{name}/{slot}": np.zeros_like(array)
@@ -91,20 +91,20 @@ class WholeNetwork:
         if len(self.tape) or self.sums:
             return
         for name in names:
-            if not self.homes[name].is_own:
+            if not self.layouts[name].is_own:
                 array = np.zeros_like(self.learned[name]) if sums is None else sums[name]
                 self.sums[name], self.counts[name] = array, np.zeros_like(array)
                 self.norms[name] = np.zeros(len(array), array.dtype)
         for name in self.sums:
-            self.append(self.formulas, self.homes[name], {}, norm=True)
+            self.append(self.formulas, self.layouts[name], {}, norm=True)
         self.first_update = len(self.tape)
         for name in self.sums:
-            self.append(self.formulas, self.homes[name], {}, norm=False)
+            self.append(self.formulas, self.layouts[name], {}, norm=False)
 
     def append(
         self,
         formulas: Formulas,
-        home: ArrayLayout,
+        layout: ArrayLayout,
         more: Mapping[str, View],
         norm: bool,
         index: Mapping[str, Array] | None = None,
@@ -112,7 +112,7 @@ class WholeNetwork:
         """Append a pass that updates one array, or sums the squares of its gradient. more : the
         views of the gradient of one sub-model and its mask; by default it is the mean of the sums.
         """
-        o, name, letters = self.job.optimizer, home.name, home.letters
+        o, name, letters = self.job.optimizer, layout.name, layout.letters
         if norm and o.clip_norm is None:
             return
 
@@ -133,7 +133,7 @@ class WholeNetwork:
             g = load(SUM, letters) / make(Op.MAXIMUM, count, const(1.0))
             live = make(Op.GT, count, ZERO)
         w = load(name, letters)
-        g = trace(o.prepared, g, w if home.link >= 0 else None)
+        g = trace(o.prepared, g, w if layout.link >= 0 else None)
         first = next(iter(views.values()))
         lengths = zip(letters, first.array.shape, strict=True)
         axes = {a: len(index[a]) if index and a in index else n for a, n in lengths}
@@ -175,11 +175,11 @@ class WholeNetwork:
             for whole, some in zip(here, by_layer, strict=True):
                 whole[number, some] = 1.0
         for name, counts in self.counts.items():
-            home = self.homes[name]
-            if len(home.layers) == 1:
-                np.sum(here[home.layers[0]], axis=0, out=counts)
+            layout = self.layouts[name]
+            if len(layout.layers) == 1:
+                np.sum(here[layout.layers[0]], axis=0, out=counts)
             elif dropconnect == 1.0:
-                np.matmul(here[home.layers[0]].T, here[home.layers[1]], out=counts)
+                np.matmul(here[layout.layers[0]].T, here[layout.layers[1]], out=counts)
             else:
                 counts.fill(0)
 
@@ -197,7 +197,7 @@ class WholeNetwork:
         sub-model that took part its members, by layer, and its States.
         """
         for name, whole in self.states.items():
-            (layer,) = self.homes[name].layers
+            (layer,) = self.layouts[name].layers
             total, count = np.zeros(len(whole)), np.zeros(len(whole))
             for members, states in parts:
                 total[members[layer]] += states[name]
