@@ -49,7 +49,7 @@ from horn.program import (
     writes,
 )
 from horn.scheduling.choices import MAX_LIVE_ROWS, only_multiplied
-from horn.scheduling.folds import End, Fold, Joined, only_fold, only_squares, plan
+from horn.scheduling.folds import End, Fold, Joined, joined_of, only_fold, only_squares
 from horn.scheduling.passes import Pass, needs_rows, passes
 from horn.scheduling.patches import find_patched
 
@@ -97,7 +97,7 @@ class TapeWriter:
         self.in_rows: dict[tuple[tuple[int, ...], int], Array] = {}
         self.loads: list[tuple[int, str, slice | int]] = []
         # with steps, statements lie inside others, and each is written by itself
-        self.plan = Joined({}, frozenset(), {}) if self.program.steps else plan(self.program)
+        self.joined = Joined({}, frozenset(), {}) if self.program.steps else joined_of(self.program)
         self.patches = find_patched(self.program, memory.batch_size)
         self.in_patches = PatchWriter(tape, memory, self.scalars, self.patches)
         self.made: list[tuple[int, int]] = []
@@ -132,8 +132,8 @@ class TapeWriter:
             self.made.append((before, len(self.tape)))
 
     def _statement(self, s: Statement) -> None:
-        if id(s) in self.plan.with_end:
-            first, end = self.plan.with_end[id(s)]
+        if id(s) in self.joined.with_end:
+            first, end = self.joined.with_end[id(s)]
             if isinstance(first, Convolve):
                 self._convolve(first, end)
             else:
@@ -141,7 +141,7 @@ class TapeWriter:
                 fold = only_fold(self.program, first)
                 assert fold is not None
                 self._fold(first, fold, end)
-        elif id(s) in self.plan.done:
+        elif id(s) in self.joined.done:
             pass
         elif isinstance(s, Repeat):
             moving = {name for each in s.body for name in writes(each)} | self.memory.spans.keys()
@@ -384,8 +384,8 @@ class TapeWriter:
         if fold.upper:
             here["upper"] = self.arrays[fold.upper].T
             here["place"] = self.arrays[fold.place][edges.back_edges]
-        if id(s) in self.plan.places:
-            here["where"] = self.arrays[self.plan.places[id(s)]].T
+        if id(s) in self.joined.places:
+            here["where"] = self.arrays[self.joined.places[id(s)]].T
         if end and end.gate:
             here["gate"] = self.arrays[end.gate].T
         x, out = self.arrays[fold.source].T, self.arrays[name].T

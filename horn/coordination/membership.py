@@ -87,7 +87,7 @@ class FolderView:
         if not is_made:
             coord.ensure(folder)
         self._unsubscribe = coord.subscribe(self._on_event)
-        self._plan()
+        self._expect()
         self._list(0)
 
     def wait_ready(self, timeout_s: float) -> None:
@@ -121,20 +121,20 @@ class FolderView:
         elif isinstance(event, SessionExpired):
             self._ready.set()
 
-    def _plan(self, n_answers: int = 1) -> int:
+    def _expect(self, n_answers: int = 1) -> int:
         """Add ``n_answers`` answers to wait for; returns their round."""
         with self._lock:
             self._pending += n_answers
             return self._round
 
     def _list_soon(self) -> None:
-        round_ = self._plan()
+        round_ = self._expect()
         self.coord.soon(lambda: self._list(round_))
 
     def _read_soon(self, names: Sequence[str]) -> None:
         if not names:
             return
-        round_ = self._plan(len(names))
+        round_ = self._expect(len(names))
 
         def read() -> None:
             for name in names:

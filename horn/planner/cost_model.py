@@ -36,7 +36,7 @@ from horn.program import (
     exchanges,
 )
 from horn.scheduling.choices import choose_threads
-from horn.scheduling.folds import plan
+from horn.scheduling.folds import joined_of
 
 # The speed that each further thread of a task adds, measured with two (docs/notes/0002).
 THREAD = 0.8
@@ -233,7 +233,7 @@ class Costs:
         """The loops, by their ``id``, whose work is part of sums or extremes over windows."""
         if program.steps or all(x.links[0].edges is None for x in self.network.layers[1:]):
             return set()
-        joined = plan(program)
+        joined = joined_of(program)
         places = set(joined.places.values())
         return set(joined.with_end) | {
             id(s)

@@ -84,7 +84,7 @@ class Joined:
     places: dict[int, str]
 
 
-def plan(program: Program) -> Joined:
+def joined_of(program: Program) -> Joined:
     statements = program.statements
     readers: dict[str, list[Statement]] = {}
     for s in statements:

@@ -13,7 +13,7 @@ from horn._kernels.engine import LEVEL, Tape
 from horn.backends._windows import WindowLists
 from horn.compiler.lower import training_program
 from horn.program import Expand, every, writes
-from horn.scheduling.folds import Squares, only_squares, plan
+from horn.scheduling.folds import Squares, joined_of, only_squares
 
 RTOL = {np.float32: 2e-5, np.float64: 1e-12}
 # shape below, maps, what else the windows are told
@@ -298,7 +298,7 @@ def test_what_follows_windows_is_done_with_them():
     net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
     net.output(2, activation="softmax", loss="cross_entropy")
     program = training_program(net, horn.SGD(0.1), "label")
-    found = plan(program)
+    found = joined_of(program)
     joined = {
         end.out: (writes(first)[0], end.bias, end.relu, end.gate)
         for first, end in found.with_end.values()
@@ -359,7 +359,7 @@ def test_squared_differences_are_summed_by_the_kernels_of_windows(
     program = training_program(net, horn.SGD(0.1), "label")
     found = [only_squares(program, s) for s in every(program.statements)]
     assert [s for s in found if s] == [Squares("layer0.output", "layer1.weight")] * n_squares
-    done = plan(program).done
+    done = joined_of(program).done
     weights = [s for s in every(program.statements) if isinstance(s, Expand) and s.frame.layer == 1]
     assert sum(id(s) not in done for s in weights) == n_each
 
