@@ -60,7 +60,7 @@ def with_pairs(body: Sequence[Statement]) -> list[Statement]:
 
 def _waves(s: Statement) -> set[tuple[Op, Node]]:
     """The sines and cosines of an elementwise loop, and of what."""
-    if not isinstance(s, Loop) or not _is_elementwise(s):
+    if not isinstance(s, Loop) or not _only_stores(s):
         return set()
     nodes = ir.walk(*(o.node for o in s.outputs))
     return {(n.op, n.args[0]) for n in nodes if n.op in _OTHER}
@@ -86,7 +86,7 @@ def _can_go(read: set[str], written: set[str], before: Sequence[tuple[set[str], 
 
 def _host(found: Sequence[Statement], s: Statement) -> int | None:
     """The place of the loop that a statement can join; None if there is none."""
-    if not _is_elementwise(s):
+    if not _only_stores(s):
         return None
     read, written = {*reads(s)}, {*writes(s)}
     best, most = None, 0
@@ -102,12 +102,13 @@ def _host(found: Sequence[Statement], s: Statement) -> int | None:
     return best
 
 
-def _is_elementwise(s: Statement) -> bool:
+def _only_stores(s: Statement) -> bool:
+    """Whether each place of its outputs is stored once: a loop without sums and scatters."""
     return isinstance(s, Loop) and not s.scatter and all(not o.axis for o in s.outputs)
 
 
 def _fits(host: Statement, s: Statement) -> bool:
-    if not isinstance(host, Loop) or not _is_elementwise(host) or not _is_beside(host, s):
+    if not isinstance(host, Loop) or not _only_stores(host) or not _is_beside(host, s):
         return False
     assert isinstance(s, Loop)
     return all(o.node.axes == "bo" for o in s.outputs)
@@ -144,7 +145,7 @@ def told_in_place(
         if len(made) != 1 or not heard or any(name in reads(s) for s in body):
             continue
         (place,), maker = made, body[made[0]]
-        if max(heard) > place or not isinstance(maker, Loop) or not _is_elementwise(maker):
+        if max(heard) > place or not isinstance(maker, Loop) or not _only_stores(maker):
             continue
         if any(not isinstance(body[k], Loop) for k in heard):
             continue
@@ -162,9 +163,9 @@ def told_in_place(
     return found, first
 
 
-def is_elementwise(s: Statement) -> bool:
+def is_pointwise(s: Statement) -> bool:
     """Whether each place of its outputs needs the same place of its inputs alone."""
-    if not _is_elementwise(s):
+    if not _only_stores(s):
         return False
     assert isinstance(s, Loop)
     loads = (n for n in ir.walk(*(o.node for o in s.outputs)) if n.op is Op.LOAD)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from horn.compiler.fusion import is_elementwise
+from horn.compiler.fusion import is_pointwise
 from horn.program import (
     AllSteps,
     Collect,
@@ -55,7 +55,7 @@ def rooms(program: Program) -> dict[str, str]:
 
     @cache  # a loop may have many outputs
     def is_in_place(moment: Moment) -> bool:
-        return is_elementwise(at[moment])
+        return is_pointwise(at[moment])
 
     found: dict[str, str] = {}
     free: dict[str, Moment] = {}  # by buffer with memory of its own, its last use
