@@ -554,7 +554,7 @@ class Program:
     kept: frozenset[str] = frozenset()
 
     @property
-    def held(self) -> int:
+    def steps_of_buffers(self) -> int:
         """The number of steps that buffers of all steps hold: with parts, those of a part."""
         parts = (s.length for s in self.statements if isinstance(s, Parts))
         return next(parts, self.steps)

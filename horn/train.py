@@ -22,7 +22,7 @@ import numpy as np
 from horn import defaults, html
 from horn.backends import Engine, Setup, is_compiled, make
 from horn.checkpoint import Checkpoints
-from horn.checkpoint.disk import held
+from horn.checkpoint.disk import locked
 from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped
@@ -303,7 +303,7 @@ def conduct(
         settings.check_batch(job)
     with ExitStack() as stack:
         if schedule is not None and on_cluster is None:  # there, a replaced attempt is fenced
-            stack.enter_context(held(schedule.folder))
+            stack.enter_context(locked(schedule.folder))
         recovery = _recovery(job, settings, schedule, on_cluster)
         if isinstance(watcher, FunctionProgress):
             watcher.stop = recovery.stop_requested.set

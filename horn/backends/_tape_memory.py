@@ -39,7 +39,7 @@ class TapeMemory:
         self.own = self.places("b@own")  # the rows of "b@own", which has a length of its own
         n_own = self.own.stop - self.own.start
         self.own_rows = self.rows if n_own == batch_size else tape.dim(n_own)
-        self.steps = program.held  # that buffers have
+        self.steps = program.steps_of_buffers  # that buffers have
         self.several: tuple[Dim, Dim] = (self.rows, self.own_rows)  # rows of all steps
         if self.steps:
             rows = tape.dim(batch_size * self.steps)

@@ -100,7 +100,7 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Keep other runs out of a folder, which is made if missing and removed again if it stays
     empty. Raises CheckpointError if nothing can be written there; Conflict if a run holds it.
     """

@@ -208,7 +208,7 @@ class Builder:
             for name, node in code.forward.states.items():
                 now = self.storage.buffer(f"{layer.name}.{name}.now", axes)
                 after = self.messages.at_vertex(node, code, "forward")
-                states.append(Output(now, self.held(now, axes, after)))
+                states.append(Output(now, self.kept_behind_end(now, axes, after)))
         if self.storage.steps:
             self.start(code)
         parts = self.parts_of_gradients(code)
@@ -287,9 +287,11 @@ class Builder:
         """
         if not self.ragged or layer.index not in self.on_circles:
             return value
-        return self.held(self.messages.output_name(layer), ("b", f"n{layer.index}"), value)
+        return self.kept_behind_end(
+            self.messages.output_name(layer), ("b", f"n{layer.index}"), value
+        )
 
-    def held(self, name: str, axes: tuple[str, ...], value: Node) -> Node:
+    def kept_behind_end(self, name: str, axes: tuple[str, ...], value: Node) -> Node:
         """A value at the steps of a sequence; behind its end the last one."""
         if self.storage.valid is None:
             return value

@@ -272,7 +272,7 @@ class Membership:
             # behind the others, which has caught up with that answer: it is read again.
             is_left = self._wait_gone(name, deadline) if stays else time.monotonic() < deadline
             if not is_left:
-                raise held(path, old)
+                raise already_held(path, old)
 
     def _wait_seen(self, name: str, token: int) -> None:
         """Wait until the own view has caught up, so that members() shows the effect of join()."""
@@ -417,7 +417,7 @@ def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[st
     return json.dumps(said, sort_keys=True).encode()
 
 
-def held(path: str, node: Znode | None) -> Conflict:
+def already_held(path: str, node: Znode | None) -> Conflict:
     """The error for a place with a living holder."""
     try:
         where = "an unknown place" if node is None else str(json.loads(node.data)["endpoint"])

@@ -22,9 +22,9 @@ from horn.coordination.membership import (
     LATE,
     Membership,
     MembershipChange,
+    already_held,
     check_layout,
     described,
-    held,
     taken_over,
 )
 from horn.coordination.records import ConnectionResumed, Event, Reply, SessionExpired, Znode
@@ -137,7 +137,7 @@ class Registration:
             left = deadline - time.monotonic()
             # A node that is there, but not to be read, has gone, or its server lags: tried again.
             if left <= 0 or (old is not None and not self._changed.wait(left)):
-                raise held(path, old)
+                raise already_held(path, old)
 
     def check(self) -> None:
         """Raise SessionLost or Fenced if this process is no longer the member it joined as."""

@@ -393,7 +393,8 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
     states = {f"{layer.name}.{state}" for layer in network.layers for state in layer.states}
     learned = n_bytes(elements for name, elements in sizes.items() if name not in states)
     work = [
-        costs.computing.size(b.axes) * (1 if b.span is None else program.held + sum(b.span))
+        costs.computing.size(b.axes)
+        * (1 if b.span is None else program.steps_of_buffers + sum(b.span))
         for b in program.buffers.values()
         if b.role == "work"
     ]
