@@ -47,11 +47,12 @@ from horn.training.checkpointing import (
     stopped,
 )
 from horn.training.checks import check_backwards, check_run, check_settings, is_alone
+from horn.training.divergence import grown, of_guessing, too_far, when
 from horn.training.hooks import Hooks, attach, hooks_of
 from horn.training.identity import identity
 from horn.training.interrupts import interrupts
 from horn.training.journals import JournalFolder
-from horn.training.loop import History, LoopResult, TrainingLoop, grown, of_guessing, too_far, when
+from horn.training.loop import History, LoopResult, TrainingLoop
 from horn.training.profile import Profile, Profiler
 from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings

@@ -36,7 +36,8 @@ from horn.process.control import (
 )
 from horn.process.job_spec import map_private
 from horn.strategies import Topology
-from horn.training.loop import LoopResult, NonFinite, diverged
+from horn.training.divergence import NonFinite, diverged
+from horn.training.loop import LoopResult
 from horn.training.progress import Progress
 from horn.wire.frames import Array
 

@@ -24,7 +24,7 @@ from horn.interpreter import trouble
 from horn.interpreter.samples import by_reversals
 from horn.job import Job
 from horn.layers import Layer
-from horn.training.loop import KeptArrays, NonFinite, too_far
+from horn.training.divergence import KeptArrays, NonFinite, too_far
 
 MOST_S = 60.0  # a longer repetition is not begun,
 PATIENCE_S = 120.0  # and one that takes longer is given up

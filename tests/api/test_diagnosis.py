@@ -16,7 +16,8 @@ import pytest
 
 import horn
 from horn.errors import Diverged
-from horn.training.loop import History, grown, of_guessing
+from horn.training.divergence import grown, of_guessing
+from horn.training.loop import History
 
 
 class Log(horn.Neuron):
