@@ -178,8 +178,8 @@ class Network:
         start = sum(each.size for each in self._inputs[: places[0]])
         part = Part(start, given.shape)
         return self._hidden(
-            "hidden", None, Relay, "identity", None, self.layers[0], part, None, False, given.name,
-            None,
+            "hidden", neuron=Relay, activation="identity", inputs=self.layers[0], connect=part,
+            bias=False, name=given.name,
         )  # fmt: skip
 
     @property
@@ -225,8 +225,9 @@ class Network:
         layer, in the neuron language (docs/what-compiles.md); what it returns is sent.
         """
         return self._hidden(
-            "hidden", size, neuron, activation, interlayer, inputs, connect, init, bias, name, None
-        )
+            "hidden", size=size, neuron=neuron, activation=activation, interlayer=interlayer,
+            inputs=inputs, connect=connect, init=init, bias=bias, name=name,
+        )  # fmt: skip
 
     @mistakes.teaches
     def output(
@@ -263,11 +264,11 @@ class Network:
                 'output: softmax of 1 neuron is always 1; write output(1, activation="sigmoid", '
                 'loss="binary_cross_entropy"), or output(2, ...) for two classes'
             )
-        layer = self._hidden(
-            "output", size, neuron, activation, interlayer, inputs, connect, init, bias, name,
-            found, each_step, _weight(weight, "output"),
+        return self._hidden(
+            "output", size=size, neuron=neuron, activation=activation, interlayer=interlayer,
+            inputs=inputs, connect=connect, init=init, bias=bias, name=name, loss=found,
+            each_step=each_step, loss_weight=_weight(weight, "output"),
         )  # fmt: skip
-        return layer
 
     @mistakes.teaches
     def loss(
@@ -317,24 +318,25 @@ class Network:
             raise ModelError(f"{where}: {name!r} is a column of the history; give another")
         sources: Any = {"a": a, "b": b} if b is not None else [a]
         return self._hidden(
-            "output", None, Penalty if b is None else Comparison, pairwise, None, sources,
-            Part(0, (a.size,)), None, False, name, losses.BETWEEN, each_step,
-            _weight(weight, where), answers=False,
+            "output", neuron=Penalty if b is None else Comparison, activation=pairwise,
+            inputs=sources, connect=Part(0, (a.size,)), bias=False, name=name, loss=losses.BETWEEN,
+            each_step=each_step, loss_weight=_weight(weight, where), answers=False,
         )  # fmt: skip
 
     def _hidden(
         self,
         kind: str,
-        size: int | Sequence[int] | None,
+        *,
+        size: int | Sequence[int] | None = None,
         neuron: type[Neuron],
         activation: str | Activation | Function,
-        interlayer: Interlayer | None,
+        interlayer: Interlayer | None = None,
         inputs: Any,
         connect: Connects | Mapping[Layer, Connects] | Any | None,
-        init: str | float | Initializer | None,
+        init: str | float | Initializer | None = None,
         bias: bool | str | float | Initializer,
         name: str | None,
-        loss: Loss | None,
+        loss: Loss | None = None,
         each_step: bool = False,
         loss_weight: float = 1.0,
         answers: bool = True,
