@@ -16,15 +16,21 @@ def is_file(array: np.ndarray) -> bool:
     """Whether an array lies in a mapped file of a disk, and not in memory."""
     if isinstance(array, np.memmap) or not array.nbytes:
         return isinstance(array, np.memmap)
-    address = array.__array_interface__["data"][0]
+    inode, path = mapped_at(array.__array_interface__["data"][0])
+    return inode != 0 and os.path.isfile(path)  # memfds have inodes, too, but no path
+
+
+def mapped_at(address: int) -> tuple[int, str]:
+    """The inode and path of what is mapped at an address of this process, 0 and "" of none. A
+    path that is no more has a word behind it; so has a memfd: "/memfd:name (deleted)".
+    """
     with open("/proc/self/maps") as maps:
         for line in maps:
-            span, _, _, _, inode, *name = line.split(maxsplit=5)
+            span, _, _, _, inode, *path = line.split(maxsplit=5)
             first, _, last = span.partition("-")
             if int(first, 16) <= address < int(last, 16):
-                # memfds have inodes, too: /memfd:name (deleted) is no path
-                return inode != "0" and bool(name) and os.path.isfile(name[0].strip())
-    return False
+                return int(inode), path[0].rstrip("\n") if path else ""
+    return 0, ""
 
 
 def want(array: np.ndarray, rows: Any) -> None:

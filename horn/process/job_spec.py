@@ -30,6 +30,7 @@ from horn.data import Augment, Dataset, Normalization
 from horn.data.targets import OutputTargets
 from horn.description import network_to_json, rebuild
 from horn.errors import DataError, JobError, ModelError, ProtocolError
+from horn.formats.ahead import mapped_at
 from horn.job import EarlyStopping, Job
 from horn.language.layers import digest
 from horn.metrics import from_json
@@ -261,7 +262,7 @@ class SharedArrays:
             return None
         status = os.fstat(fd)
         offset = int(root.offset) + start
-        is_same = _mapped_inode(root.__array_interface__["data"][0]) == status.st_ino
+        is_same = mapped_at(root.__array_interface__["data"][0])[0] == status.st_ino
         if not is_same or offset < 0:
             os.close(fd)  # another file has its name now
             return None
@@ -287,17 +288,6 @@ def _write(fd: int, array: Array, offset: int) -> None:
     while left:
         n_bytes = os.pwrite(fd, left, offset)
         left, offset = left[n_bytes:], offset + n_bytes
-
-
-def _mapped_inode(address: int) -> int | None:
-    """The inode of the file that is mapped at an address of this process."""
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            span, _, _, _, inode = line.split()[:5]
-            first, _, last = span.partition("-")
-            if int(first, 16) <= address < int(last, 16):
-                return int(inode)
-    return None
 
 
 @dataclass(frozen=True)
