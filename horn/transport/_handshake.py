@@ -89,23 +89,33 @@ class Handshake:
         return encode(WireMessage(refusal(error), src=identity.rank, attempt=identity.attempt))
 
     def _check(self, sender: bytes, message: WireMessage, hello: Hello) -> None:
-        identity = self.identity
-        where = f"{HELLO} {hello.task}"
-        for what, got, wanted in (
-            ("job", hello.job, identity.job),
-            ("tasks", hello.n_tasks, identity.world_size),
-            ("src", message.src, hello.task),
-            ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex()),
-            ("byte order", hello.endian, "little"),
-            ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
-            *self.checks(message, hello),
-        ):
-            if got != wanted:
-                raise HandshakeRefused(f"{where}: {what}", got, wanted)
-        if hello.min_minor > frames.MINOR:
-            raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
-        if self.is_free is not None and not self.is_free(hello.task):
-            raise HandshakeRefused(where, "a place that is taken", "each task once")
+        incarnation = ("incarnation", hello.incarnation.hex(), sender[:INCARNATION_BYTES].hex())
+        is_free = self.is_free is None or bool(self.is_free(hello.task))
+        check_hello(self.identity, message, hello, [incarnation, *self.checks(message, hello)],
+                    is_free)  # fmt: skip
+
+
+def check_hello(
+    identity: Identity, message: WireMessage, hello: Hello, more: Iterable[Check], is_free: bool
+) -> None:
+    """Raise HandshakeRefused for a hello of another job, or for a place that is not free. more :
+    further checks.
+    """
+    where = f"{HELLO} {hello.task}"
+    for what, got, wanted in (
+        ("job", hello.job, identity.job),
+        ("tasks", hello.n_tasks, identity.world_size),
+        ("src", message.src, hello.task),
+        ("byte order", hello.endian, "little"),
+        ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
+        *more,
+    ):
+        if got != wanted:
+            raise HandshakeRefused(f"{where}: {what}", got, wanted)
+    if hello.min_minor > frames.MINOR:
+        raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
+    if not is_free:
+        raise HandshakeRefused(where, "a place that is taken", "each task once")
 
 
 def hello_of(identity: Identity, incarnation: bytes, features: int = 0) -> Hello:

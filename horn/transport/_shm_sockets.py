@@ -24,7 +24,7 @@ from horn._kernels.mailbox import LEFT, Mailboxes
 from horn.errors import BarrierTimeout
 from horn.patience import Patience
 from horn.transport import Identity, PeerLost, check_digest, overdue
-from horn.transport._handshake import hello_of, refusal, refused
+from horn.transport._handshake import Check, check_hello, hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
 from horn.wire.frames import (
     HEADER_BYTES,
@@ -229,18 +229,12 @@ class SocketPeers:
             raise refused(f"task {task}", hello)
         if not isinstance(hello, Hello):
             raise BadFrame("first frame", type(hello).__name__, "Hello")
-        where = f"hello of task {hello.task}"
-        for what, got, wanted in [
-            ("job", hello.job, self.identity.job),
-            ("tasks", hello.n_tasks, self.n_tasks),
-            ("attempt", message.attempt, self.identity.attempt),
-            ("src", message.src, hello.task),
-            ("task", hello.task, hello.task if task is None else task),
-        ]:
-            if got != wanted:
-                raise HandshakeRefused(f"{where}: {what}", got, wanted)
-        if hello.task not in self._peers or self._peers[hello.task].has_hello:
-            raise HandshakeRefused(where, "a place that is taken", "each task once")
+        more: list[Check] = [("attempt", message.attempt, self.identity.attempt)]
+        if task is not None:
+            more.append(("task", hello.task, task))
+        peer = self._peers.get(hello.task)
+        is_free = peer is not None and not peer.has_hello
+        check_hello(self.identity, message, hello, more, is_free)
         return hello
 
     def _refuse(self, sock: socket.socket, error: BadFrame) -> None:
