@@ -656,7 +656,7 @@ def _train_in_group(
     from horn.executor import trace
     from horn.executor.launch import launch, launch_at
     from horn.planner.calibration import calibrate
-    from horn.process.job_spec import draft
+    from horn.process.job_payload import draft
 
     text = draft(job, settings.made_strategy)
     if job.check:

@@ -66,7 +66,8 @@ from horn.model import Model, write
 from horn.own_lines import OwnLines
 from horn.process import limits
 from horn.process.exits import write_last
-from horn.process.job_spec import RunSpec, draft
+from horn.process.job_payload import draft
+from horn.process.job_spec import RunSpec
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct

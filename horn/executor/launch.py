@@ -42,7 +42,8 @@ from horn.job import Job
 from horn.partition.placement import Placement
 from horn.process.control import BatchDone, CallbackDecision, ModelRequest, PartSaved, SaveReply
 from horn.process.decisions import BY_BATCH, BY_EPOCH
-from horn.process.job_spec import JobDraft, RunSpec
+from horn.process.job_payload import JobDraft
+from horn.process.job_spec import RunSpec
 from horn.process.main import sign_s
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (

@@ -34,7 +34,7 @@ from horn.process.control import (
     StartPhase,
     TaskFinished,
 )
-from horn.process.job_spec import map_private
+from horn.process.job_payload import map_private
 from horn.strategies import Topology
 from horn.training.divergence import NonFinite, diverged
 from horn.training.loop import LoopResult

@@ -25,7 +25,8 @@ from horn.job import Job
 from horn.partition.placement import Placement
 from horn.process import control
 from horn.process.control import ControlMessage
-from horn.process.job_spec import JobDraft, RunSpec
+from horn.process.job_payload import JobDraft
+from horn.process.job_spec import RunSpec
 from horn.transport import Identity, PeerLost
 from horn.transport._framed import FramedTransport
 from horn.transport.tcp import Tcp

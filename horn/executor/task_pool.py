@@ -19,7 +19,8 @@ from horn.executor.processes import ChildProcess, reap
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.process.control import ControlMessage, StartTask
-from horn.process.job_spec import JobDraft, RunSpec, pack
+from horn.process.job_payload import JobDraft, pack
+from horn.process.job_spec import RunSpec
 from horn.security.keys import Credential
 from horn.topology import Topology
 

@@ -1,5 +1,5 @@
 """A job as the files of a folder, from which another machine makes the same job: a payload
-(``job_spec.py``) in files instead of shared memory.
+(``job_payload.py``) in files instead of shared memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from horn.data.classes import all_from_json, all_to_json
 from horn.errors import DataError
 from horn.job import Job
 from horn.partition.placement import Placement
-from horn.process.job_spec import RunSpec, draft, open_payload, pack
+from horn.process.job_payload import draft, open_payload, pack
+from horn.process.job_spec import RunSpec
 from horn.strategies import Strategy
 
 NAME, FACTS = "job.py", "job.json"

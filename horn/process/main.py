@@ -34,7 +34,7 @@ from horn.partition.share import Share
 from horn.process import control
 from horn.process.decisions import BY_BATCH, Decisions
 from horn.process.exits import outlive_log, outlive_reader, write_last
-from horn.process.job_spec import OpenedPayload, SharedArrays, open_payload
+from horn.process.job_payload import OpenedPayload, SharedArrays, open_payload
 from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext

@@ -11,7 +11,7 @@ from horn.coordination.membership import Membership
 from horn.coordination.roster import Publication, Registration, Roster, RosterEntry, RosterTable
 from horn.coordination.session import Session
 from horn.process.control import CONNECTING, STEPS, WAITING
-from horn.process.job_spec import OpenedPayload
+from horn.process.job_payload import OpenedPayload
 from horn.runtime.group import Group
 from horn.security.keys import Credential
 from horn.strategies import Topology

@@ -25,7 +25,7 @@ import horn
 import zk
 from horn.executor.launch import launch
 from horn.planner.plan import cheapest
-from horn.process.job_spec import draft
+from horn.process.job_payload import draft
 from horn.strategies.allreduce import AllReduce
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings

@@ -29,7 +29,7 @@ from horn.training import checkpointing
 from horn.training.checkpointing import SaveNotes, part_name
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
-from tests.process.test_job_spec import RUN
+from tests.process.test_job_payload import RUN
 from tests.support.checkpoints import whole_array
 from tests.support.runs import bits, children, endless, job
 

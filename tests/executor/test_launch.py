@@ -35,7 +35,7 @@ from horn.executor.task_pool import TaskPool
 from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
 from horn.process.control import StartPhase
-from horn.process.job_spec import draft
+from horn.process.job_payload import draft
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from tests.cluster.helpers import end_session, wait_until

@@ -17,7 +17,7 @@ import zk
 from horn.coordination.session import Session
 from horn.executor.launch import launch
 from horn.planner.plan import cheapest
-from horn.process.job_spec import draft
+from horn.process.job_payload import draft
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from tests.support.runs import children, job, what_is_open

@@ -23,7 +23,7 @@ from horn.coordination.session import Session
 from horn.errors import BarrierTimeout, TaskFailed
 from horn.executor.launch import launch
 from horn.planner.plan import cheapest
-from horn.process.job_spec import draft
+from horn.process.job_payload import draft
 from horn.training.checkpointing import RecoverySettings
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings

@@ -198,7 +198,7 @@ def test_nothing_is_executed_on_paths_that_others_write_to():
 def test_nothing_is_executed_in_what_runs_in_processes_either():
     watched(
         "tests/contracts/test_transport.py", "tests/api/test_model.py", "tests/cluster",
-        "tests/process/test_job_spec.py", "tests/strategies",
+        "tests/process/test_job_payload.py", "tests/strategies",
         "tests/faults/test_checkpoint_storage.py", "-k", "not apache and not ensemble",
     )  # fmt: skip
 

@@ -17,16 +17,9 @@ from horn.data import Dataset
 from horn.errors import DataError, JobError, ModelError, ProtocolError
 from horn.optimizers import Optimizer
 from horn.partition.placement import Placement
-from horn.process import job_spec
-from horn.process.job_spec import (
-    JobSpec,
-    RunSpec,
-    SharedArrays,
-    draft,
-    map_private,
-    open_payload,
-    pack,
-)
+from horn.process import job_payload
+from horn.process.job_payload import SharedArrays, draft, map_private, open_payload, pack
+from horn.process.job_spec import JobSpec, RunSpec
 
 FACTORS = types.SimpleNamespace(scale=0.5)
 
@@ -300,7 +293,7 @@ def test_a_payload_that_is_not_ours_is_refused(change, words):
 def test_the_memory_of_a_payload_is_sealed():
     memory = SharedArrays()
     memory.add({"a": np.arange(5)}, "x")
-    assert fcntl.fcntl(memory.descriptors[0], fcntl.F_GET_SEALS) == job_spec.SEALS
+    assert fcntl.fcntl(memory.descriptors[0], fcntl.F_GET_SEALS) == job_payload.SEALS
     with pytest.raises(OSError):
         os.write(memory.descriptors[0], b"x")
     memory.close()
