@@ -156,7 +156,7 @@ def test_other_exceptions_of_finalizers_are_told(folder: Path):
     )
     (folder / "lost.py").write_text(text)
     with started("submit", "lost.py", "--local", folder=folder) as process:
-        assert "SystemExit: 3" in ended(process) and process.returncode == 9
+        assert "SystemExit: 3" in ended(process) and process.returncode == 1
 
 
 def test_a_job_that_is_over_when_ctrl_c_comes_is_not_left():
