@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn import defaults, html, mistakes, modelfile, summary, version
+from horn import defaults, html, mistakes, modelfile, version
 from horn.backends import in_use, is_compiled
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
@@ -427,6 +427,8 @@ class Model:
         windows, also the part of the input that a neuron sees, and the multiplications and
         additions of one sample.
         """
+        from horn import summary
+
         rows = summary.layers(self.network, self.backend)
         columns = {
             "layer": [row.name for row in rows],
@@ -693,6 +695,8 @@ def facts_of(
     metrics: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
     """The ``facts`` of a model of a job: its provenance, and what its answers depend on."""
+    from horn import summary  # tasks need none
+
     return {
         "name": job.name,
         "data": job.data.name,

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from horn.backends import Memory
+from horn.backends import Array, Memory
 from horn.data import Dataset
 from horn.errors import Diverged
 from horn.job import Job
-from horn.model import Array
 from horn.network import Network
 from horn.neuron import mentions
 from horn.optimizers import Direct, of_this_file

@@ -19,7 +19,7 @@ import numpy as np
 
 from horn import html
 from horn.aggregates import COLUMNS, named
-from horn.backends import Engine
+from horn.backends import Array, Engine
 from horn.data import Dataset
 from horn.data.augment import AugmentedBatch
 from horn.data.order import BatchRows
@@ -28,7 +28,6 @@ from horn.evaluation import measure
 from horn.job import Job
 from horn.metrics import n_answers
 from horn.mistakes import NoSuchAttribute, NoSuchKey, NoSuchRow
-from horn.model import Array
 from horn.outputs import better, has_answers
 from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
