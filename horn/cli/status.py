@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn.cli import _cluster
+from horn.process.exits import outlive_reader
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
@@ -47,6 +48,8 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
             f"--watch {watch_s}: at least {LEAST_S:g} s, as ZooKeeper is asked each time"
         )
     limit_s = None if timeout is None else terminal.duration(timeout)
+    if wait_for is not None and watch_s is None:
+        outlive_reader()  # the code is what is waited for
     with _cluster.open_lasting(zk_hosts, key_file) as cluster:
         name = None if job is None else cluster.retry(lambda client: client.find(job))
         code = 0

@@ -422,6 +422,10 @@ def test_a_job_that_fails_ends_with_its_cause_and_exit_code(
     assert done.code == 7, done.err
     assert "with mended ones: horn resume" in done.err
     assert run("status", "@last", "--wait").code == 7
+    with started("status", "@last", "--wait", folder=folder, zk=cluster.hosts) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # as of head: the code was 0
+        assert process.wait(60) == 7
     assert run("status", "@last", "--wait", "failed").code == 0  # what was waited for is there
     assert run("status", "@last", "--wait", "succeeded", "--timeout", "60s").code == 7
     assert run("status", "@last").code == 0
