@@ -58,8 +58,8 @@ def is_removed() -> bool:
 class HornError(OwnLines):
     """The root: everything that horn raises on purpose, and nothing else.
 
-    model : where it ended training in this process, after an update: the ``horn.Model`` of the
-    arrays before it, or None; ``iteration`` is the number of its updates.
+    model : where it ended training after an update: the ``horn.Model`` of the arrays before it, or
+    None; ``iteration`` is the number of its updates.
     """
 
     exit_code = 1

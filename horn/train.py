@@ -25,7 +25,7 @@ from horn.checkpoint import Checkpoints
 from horn.checkpoint.disk import locked
 from horn.data.stream import Feed, Stream
 from horn.description import Description
-from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped
+from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped, Timeout
 from horn.job import Job
 from horn.mistakes import NoSuchAttribute, is_function, no_argument, no_attribute, shown, teaches
 from horn.model import Array, Model, facts_of, model_of
@@ -326,6 +326,14 @@ def conduct(
         except Diverged as error:
             so_far = perf_counter() - begun
             raise _explained(error, job, settings, recovery, code, so_far) from None
+        except Timeout as error:
+            halted = error.__cause__  # tasks that stopped for it
+            if isinstance(halted, Stopped) and halted.checkpoint:
+                engine = _restored(job, settings, halted, begun).engine
+                arrays = engine.parameters(), engine.states()
+                so_far = perf_counter() - begun
+                _ended_at(error, job, settings, code, halted.iteration, *arrays, so_far)
+            raise
         except Stopped as stopped:
             if on_cluster is not None or not stopped.checkpoint:
                 raise
@@ -523,12 +531,7 @@ def _train_here(
     except HornError as error:
         if loop.iteration > n_before and not isinstance(error, (Diverged, CallbackError)):
             seconds, arrays = perf_counter() - begun, (engine.parameters(), engine.states())
-            error.iteration = loop.iteration
-            error.model = _model_before(job, settings, code, loop.iteration, *arrays, seconds)
-            error.add_note(
-                f"Training ended there; the model after {loop.iteration} updates is in the error's "
-                ".model"
-            )
+            _ended_at(error, job, settings, code, loop.iteration, *arrays, seconds)
         raise
     finally:
         if alone is not None:
@@ -599,6 +602,18 @@ def _model_before(
     )  # fmt: skip
 
 
+def _ended_at(
+    error: HornError, job: Job, settings: RunSettings, code: Description, iteration: int,
+    parameters: Mapping[str, Array], states: Mapping[str, Array], seconds: float,
+) -> None:  # fmt: skip
+    """Give an error that ended training the model of the updates before it."""
+    error.iteration = iteration
+    error.model = _model_before(job, settings, code, iteration, parameters, states, seconds)
+    error.add_note(
+        f"Training ended there; the model after {iteration} updates is in the error's .model"
+    )
+
+
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:
     """Add a folder for the one checkpoint that tasks write when they are asked to stop. They make
     it then, so that a run that is killed leaves none.
@@ -618,6 +633,18 @@ def _until(
     """The result of tasks that stopped, from their checkpoint: the mean over groups with models of
     their own, as at the end of training.
     """
+    loop = _restored(job, settings, stopped, begun)
+    loop.is_halted = True
+    if not is_kept:
+        stopped = Stopped(stopped.iteration, "")
+    engine = loop.engine
+    return _Trained(
+        loop.finish(), loop.history, engine.parameters(), engine.states(), stopped=stopped
+    )
+
+
+def _restored(job: Job, settings: RunSettings, stopped: Stopped, begun: float) -> TrainingLoop:
+    """A loop with the model, and the history, of a checkpoint of tasks that stopped."""
     path = Path(stopped.checkpoint)
     opened = Checkpoints(path.parent).open(path)
     engine = _engine(job, settings)
@@ -635,12 +662,7 @@ def _until(
     }
     engine.load(parameters, engine.states(), None, loop.iteration)
     loop.history = History(rows_of(opened))
-    loop.is_halted = True
-    if not is_kept:
-        stopped = Stopped(stopped.iteration, "")
-    return _Trained(
-        loop.finish(), loop.history, engine.parameters(), engine.states(), stopped=stopped
-    )
+    return loop
 
 
 def _train_in_group(

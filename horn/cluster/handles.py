@@ -5,6 +5,7 @@ to cancel; in asyncio it is awaited.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import tempfile
@@ -24,7 +25,17 @@ from horn.cluster.store import NO_LOGS
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED
-from horn.errors import Conflict, Diverged, JobError, JobFailed, Stopped, Timeout, check_whole
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    Diverged,
+    JobError,
+    JobFailed,
+    NotFound,
+    Stopped,
+    Timeout,
+    check_whole,
+)
 from horn.mistakes import teaches
 from horn.process import job_files
 from horn.security.keys import Key
@@ -35,6 +46,7 @@ from horn.training.run_settings import RunSettings
 if TYPE_CHECKING:
     from horn.cluster.packing import PackedJob
     from horn.job import Job
+    from horn.model import Model
     from horn.strategies import Strategy
     from horn.train import Run
     from horn.training.loop import History
@@ -233,14 +245,13 @@ class SubmittedJob:
 
         Raises
         ------
-        JobFailed, Diverged : what its workers say. Stopped : somebody stopped it. Timeout : it is
-        not over yet.
+        JobFailed, Diverged : what its workers say, with the model from before where they keep one.
+        Stopped : somebody stopped it. Timeout : it is not over yet.
         """
         self.wait(timeout)
         return self._result()
 
     def _result(self) -> Run:
-        from horn.model import Model
         from horn.train import Run
         from horn.training.loop import History
 
@@ -257,11 +268,13 @@ class SubmittedJob:
         if state != "SUCCEEDED":
             cause = str(result.get("cause", "the reason is not known"))
             kind = Diverged if result.get("code") == 7 else JobFailed
-            raise kind(f"job {self.id} {state}: {cause}\nFull log: horn logs {self.id}")
-        with tempfile.TemporaryDirectory(prefix="horn-result-") as folder:
-            path = Path(folder) / "model.horn"
-            self.fetch(path)
-            model = Model.load(path)
+            failed = kind(f"job {self.id} {state}: {cause}\nFull log: horn logs {self.id}")
+            if "kept" in result:
+                failed.iteration = int(result["kept"])
+                with contextlib.suppress(ClusterError, NotFound):  # its worker is down
+                    failed.model = self._model()
+            raise failed
+        model = self._model()
         return Run(
             model,
             History(result.get("history") or []),
@@ -276,6 +289,14 @@ class SubmittedJob:
             list(result.get("counters") or []),
             {int(late): n for late, n in (result.get("staleness") or {}).items()},
         )
+
+    def _model(self) -> Model:
+        from horn.model import Model
+
+        with tempfile.TemporaryDirectory(prefix="horn-result-") as folder:
+            path = Path(folder) / "model.horn"
+            self.fetch(path)
+            return Model.load(path)
 
     def fetch(self, path: str | os.PathLike[str]) -> None:
         """Write the model of the job, once it has SUCCEEDED, to a file."""

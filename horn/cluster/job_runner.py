@@ -103,6 +103,7 @@ class JobRunner:
         progress = Path(assignment.keep) / PROGRESS
         self.progress = ProgressWriter(self.say, assignment.attempt, progress)
         self.checkpoint = -1
+        self.kept, self.from_before = -1, ""  # the model from before a failure: updates, in words
         self.on_cluster: launch.JobAttempt | None = None
         self._is_in_rendezvous = False  # with other hosts, before any of the job's own code runs
         self._has_run = threading.Event()
@@ -176,13 +177,14 @@ class JobRunner:
         names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
         text = f"{self._line(error, called=True)}{error}{_of_package(error)}"
         return HostFailure(
-            self._said(_short(text)),
+            self._said(_short(text) + self.from_before),
             error.exit_code,
             is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
             is_final=not is_repairable or isinstance(error, ModelError),
             hosts=blamed(error, host, ranks, names),
             details=str(getattr(error, "details", ""))[:20_000],
+            kept=self.kept,
         )
 
     def _said(self, text: str) -> str:
@@ -243,9 +245,8 @@ class JobRunner:
             self.on_cluster = on_cluster = self._on_cluster(pool, host_link, job, strategy, threads)
             try:
                 run = self._conduct(on_cluster, job, strategy)
-            except CallbackError as error:
-                if error.run is not None and self._keep(error.run.model, Path(mine.keep) / MODEL):
-                    error.kept = "the model so far is kept (horn fetch JOB --all)"
+            except HornError as error:
+                self._keep_from_before(error)
                 raise
             if self.is_over.is_set():
                 return protocol.RunnerFinished(GONE)
@@ -286,6 +287,20 @@ class JobRunner:
                 is_said = True
             if self.is_over.wait(ROOM_LOOK_S) and not self.stop_requested.is_set():
                 return False
+
+    def _keep_from_before(self, error: HornError) -> None:
+        """Keep the model from before an error that ended training, which is what is told."""
+        if isinstance(error, CallbackError) and error.run is not None:
+            error.model, error.iteration = error.run.model, error.run.iterations
+        if error.model is None:
+            return
+        try:
+            if not self._keep(error.model, Path(self.assignment.keep) / MODEL):
+                return
+            self.kept, how = error.iteration, "is kept (horn fetch JOB --all)"
+        except ModelError as failure:
+            how = f"could not be kept: {failure}"
+        self.from_before = f"\nThe model after {error.iteration} updates {how}."
 
     def _watch(self, pool: TaskPool) -> None:
         """End the tasks when the agent says so; the run then ends by itself."""

@@ -59,7 +59,8 @@ class HostFailure(StoredRecord, frozen=True):
     """A failure on a host. text : for people. code : exit code. when : the place of its report in
     ZooKeeper's order, as clocks differ; set by its reader. is_secondary : another host's failure
     caused it. is_final : a restart would not help. hosts : at fault, or two that lost each other;
-    none for the reporter.
+    none for the reporter. kept : the updates of the model from before it that the reporter keeps,
+    -1 for none.
     """
 
     text: str
@@ -69,6 +70,7 @@ class HostFailure(StoredRecord, frozen=True):
     is_final: bool = False
     hosts: tuple[str, ...] = ()
     details: str = ""
+    kept: int = -1
 
 
 class HostReport(StoredRecord, frozen=True):
@@ -483,6 +485,8 @@ def _failed(
 ) -> Decision:
     result = {"state": JobState.FAILED.value, "code": cause.code, "cause": text,
               "details": cause.details, "checkpoint": record.checkpoint}  # fmt: skip
+    if cause.kept >= 0:
+        result["kept"] = cause.kept
     return Decision(_settled(record), orders, JobState.FAILED, result)
 
 

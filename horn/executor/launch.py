@@ -30,7 +30,7 @@ from horn import transport as transports
 from horn.checkpoint import Checkpoints
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.session import Session
-from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped
+from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped, Timeout
 from horn.executor import trace
 from horn.executor.checkpoint_coordinator import CheckpointCoordinator
 from horn.executor.monitor import NOBODY, Outcome, ProgressRecord, TaskMonitor
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GRACE_S = 5.0  # after the timeout, for tasks to stop at a boundary, which has the model
 LOOK_S = 1.0  # seconds between two looks at the clock,
 CHECKPOINT_LOOK_S = 0.05  # and where checkpoints may be due
 TICK_MS = 1000  # of the embedded ZooKeeper
@@ -302,6 +303,7 @@ class Attempts:
             hooks.leave_to_tasks()
             self._recall(hooks)
             hooks.begin(History(self.record.rows), self.record.iteration)
+        self._is_overdue = False
         self._n_failed = 0  # since the last new checkpoint
         self._first: HornError | None = None
 
@@ -438,10 +440,15 @@ class Attempts:
         )  # fmt: skip
 
     def outcome(self, monitor: TaskMonitor) -> Outcome:
-        """The outcome of tasks that have all finished. Raises Stopped if they were stopped."""
+        """The outcome of tasks that have all finished. Raises Stopped if they were stopped;
+        Timeout, with that for its cause, if it was time.
+        """
         if any(finished.is_halted for finished in monitor.finished.values()):
             last = None if self.coordinator is None else self.coordinator.last
-            raise stopped(last, monitor.finished[0].iteration)
+            halted = stopped(last, monitor.finished[0].iteration)
+            if self._is_overdue:
+                raise self._overdue(halted.iteration) from halted
+            raise halted
         outcome = monitor.outcome()
         self._call_back(monitor, None)  # in an asynchronous run group 0 does not wait for others
         if self.recovery.journals is not None:
@@ -461,8 +468,7 @@ class Attempts:
         called now and then.
         """
         record, pool, stop_requested = monitor.record, self.here.pool, self.recovery.stop_requested
-        timeout_s, coordinator = self.settings.timeout, self.coordinator
-        deadline = None if timeout_s is None else self.begun + timeout_s
+        coordinator, deadline = self.coordinator, self._deadline
         look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
         while not monitor.is_over:
             now = time.monotonic()
@@ -475,21 +481,36 @@ class Attempts:
                         raise stopped_at(self.start)
                     record.watcher.note(f"{STOPPING}; {self.here.remedy}.")
                     coordinator.stop()
+                if deadline is not None and now > deadline and not coordinator.is_stopping:
+                    self._is_overdue = True
+                    coordinator.stop()
                 coordinator.advance(now, record.iteration)
             repair_at = None if repairs is None else repairs.next_at
-            ends = [t for t in (monitor.verdict_at, deadline, repair_at) if t is not None]
+            ends_at = deadline if coordinator is None else None  # else it looks often
+            ends = [t for t in (monitor.verdict_at, ends_at, repair_at) if t is not None]
             wait_s = min([t - now for t in ends], default=look_s)
             self._hear(monitor, repairs, min(max(wait_s, 0.001), look_s))
             self._call_back(monitor, repairs)
+
+    @property
+    def _deadline(self) -> float | None:
+        """When the timeout passes, on the monotonic clock; None without one."""
+        return None if self.settings.timeout is None else self.begun + self.settings.timeout
+
+    def _overdue(self, iteration: int) -> Timeout:
+        assert self.settings.timeout is not None
+        return overdue(self.job, self.settings.timeout, iteration, self.record.epoch)
 
     def _look_after(self, monitor: TaskMonitor, repairs: Restarts | None, now: float) -> None:
         """Raise the root cause of a failure, or that time is over; restart what is due."""
         error = monitor.verdict(self.here.pool.stacks)
         if error is not None:
             raise error
-        record, timeout_s = monitor.record, self.settings.timeout
-        if monitor.verdict_at is None and timeout_s is not None and now > self.begun + timeout_s:
-            raise overdue(monitor.job, timeout_s, record.iteration, record.epoch)
+        deadline = self._deadline
+        if monitor.verdict_at is None and deadline is not None:
+            stops = self.coordinator is not None and bool(monitor.ready)
+            if now > deadline + (GRACE_S if stops else 0.0):
+                raise self._overdue(monitor.record.iteration)
         if repairs is not None:
             while not self.here.changes.empty():
                 change = self.here.changes.get()

@@ -15,13 +15,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import horn
 from horn import terminal
 from horn.errors import NotFound
 from tests.cli.test_cluster import Run
-from tests.cluster.agents import ROOT, Agents, agents, own_port
+from tests.cluster.agents import FOREVER, ROOT, Agents, agents, own_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -121,6 +122,34 @@ def test_a_callbacks_error_on_a_cluster_keeps_the_model(cluster: Agents, run: Ru
     assert horn.Model.load(folder / "post" / "model.horn").facts["iteration"] == 8
     log = folder / "post" / "files" / "log.csv"
     assert len(log.read_text().splitlines()) == 2  # of the first epoch: it comes after the error
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (("--set", "optimizer.learning_rate=1e30"), 7, horn.Diverged),
+        (("--timeout", "0.5s"), 124, horn.JobFailed),
+    ],
+    ids=["diverged", "timeout"],
+)
+def test_a_cluster_keeps_the_model_from_before_an_end_in_the_middle(
+    words: tuple[str, ...], code: int, kind: type[horn.JobFailed], cluster: Agents, run: Run,
+    folder: Path,
+):  # fmt: skip
+    """It was gone, though docs say that nothing is lost."""
+    text = (folder / "job.py").read_text()
+    head = '"softmax", loss="cross_entropy"', '"identity", loss="squared_error"'
+    (folder / "job.py").write_text(text.replace(*head))
+    done = run("submit", "job.py", "--set", f"epochs={FOREVER}", *words)
+    said = re.search(r"The model after (\d+) updates is kept \(horn fetch JOB --all\)", done.err)
+    assert done.code == code and said is not None, done.err
+    with horn.Cluster() as client, pytest.raises(kind) as failed:
+        client.job().result()
+    assert failed.value.iteration == failed.value.model.facts["iteration"] == int(said[1]) > 0
+    assert run("fetch", "@last", "--all", "-o", "post").code == 0
+    fetched = horn.Model.load(folder / "post" / "model.horn")
+    for name, array in failed.value.model.parameters.items():
+        assert np.isfinite(array).all() and np.array_equal(array, fetched.parameters[name])
 
 
 WRITES = """
