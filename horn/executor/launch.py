@@ -340,6 +340,7 @@ class Attempts:
             resume="" if start is None else str(start.path.absolute()),
             earlier_s=self.earlier_s,
             journals="" if journals is None else str(journals.path.absolute()),
+            is_told=journals is not None and bool(journals.rows),
             groups=here.groups or (),
             silence_s=here.silence_s,
             callbacks=self._kind_of_callbacks(),
@@ -428,7 +429,9 @@ class Attempts:
             return None
 
         def start(ranks: Sequence[int], attempt: int) -> None:
-            run = msgspec.structs.replace(self.run(), attempt=attempt)
+            run = self.run()
+            is_told = run.is_told or ranks[0] in monitor.ready
+            run = msgspec.structs.replace(run, attempt=attempt, is_told=is_told)
             if ranks[0] >= topology.n_ranks:  # it came later
                 n_groups, n_first = topology.group(ranks[0]) + 1, topology.n_groups
                 run = msgspec.structs.replace(run, n_groups=n_groups, n_first=n_first)

@@ -50,6 +50,7 @@ MAX_PART = 16 * 1024 * 1024
 # A state is written after a journal of so many bytes, so many seconds with a change, or so much
 # work on its messages, which a restart repeats; but for at most a twentieth of the time.
 JOURNAL_BYTES, JOURNAL_S, REPLAY_S, SAVING = 256 * 1024 * 1024, 60.0, 1.0, 20
+AGAIN_S = 60.0  # after a state that could not be written
 STATE, ARRAY, END = "state", "array", "end"  # topics of the notes in a state
 
 logger = logging.getLogger(__name__)
@@ -151,6 +152,8 @@ class Journal:
         self.work_s = 0.0  # of the server on its messages
         self._save_s = 0.0  # the time of the last ``save``
         self._number = self._state_bytes = 0
+        self._again_at = 0.0
+        self._is_failing = False
         self._begun = time.monotonic()
         self._fd = -1
         with _told(folder, "made"):
@@ -159,6 +162,11 @@ class Journal:
     def _files(self, kind: str) -> dict[int, Path]:
         names = ((re.fullmatch(rf"{kind}-(\d+)", p.name), p) for p in self.folder.iterdir())
         return dict(sorted((int(match[1]), path) for match, path in names if match))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no server has opened it yet."""
+        return not self._files("journal") and not self._files("state")
 
     # restoring
 
@@ -209,11 +217,11 @@ class Journal:
     # writing
 
     def _open(self, number: int) -> None:
-        self.close()
-        self._number, self._begun = number, time.monotonic()
         path = self.folder / f"journal-{number}"
         with _told(path, "opened"):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.close()
+        self._fd, self._number, self._begun = fd, number, time.monotonic()
 
     def append(self, message: WireMessage, work_s: float = 0.0) -> None:
         """Write a message; it outlives a kill of this process. work_s : of its effect here."""
@@ -232,11 +240,33 @@ class Journal:
 
     @property
     def is_long(self) -> bool:
+        if time.monotonic() < self._again_at:
+            return False
         if self.n_bytes > max(self.most_bytes, 2 * self._state_bytes):
             return True
         if self.work_s > max(self.most_work_s, SAVING * self._save_s):
             return True
         return self.n_records > 0 and time.monotonic() - self._begun > self.most_s
+
+    def shorten(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """``save``; where that fails, as in a folder that was moved away, the open journal, which
+        has all of it, grows on.
+        """
+        number = self._number
+        try:
+            self.save(facts, arrays)
+        except JournalError as error:
+            if self._number != number:  # only the older files are still there
+                return
+            new = self.folder / f"state-{number + 1}"
+            with _told(new, "removed"):  # or what is told from now on would be left out
+                new.unlink(missing_ok=True)
+            self._again_at = time.monotonic() + AGAIN_S
+            if not self._is_failing:
+                logger.warning("%s; the run goes on, but not if this server ends", error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
 
     def save(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Write the whole state, and remove older files."""

@@ -94,7 +94,7 @@ def serve(
             spent.sent_bytes += sum(array.nbytes for array in values)
         spent.received_bytes += 0 if block is None else block.nbytes
         if journal is not None and journal.is_long:
-            journal.save(*state(server))
+            journal.shorten(*state(server))
         spent.send_s += time.monotonic() - between
 
 

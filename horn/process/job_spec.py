@@ -107,10 +107,10 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     reports of progress. attempt : of all its tasks; others are refused. checkpoints : folder or "";
     checkpoint_every : iterations, 0 for on request. resume : a checkpoint; earlier_s : seconds of
     training before ``begun``, None: as in the checkpoint. journals : folder of durable servers, or
-    ""; n_first : groups at the beginning, where some came later. groups : those at the beginning,
-    () for all. silence_s : silence of ZooKeeper before a task gives up its place, if more than its
-    session. callbacks : the parent has some that ask for epochs (1), or for every update as well
-    (2).
+    "", which must be there if ``is_told``; n_first : groups at the beginning, where some came
+    later. groups : those at the beginning, () for all. silence_s : silence of ZooKeeper before a
+    task gives up its place, if more than its session. callbacks : the parent has some that ask for
+    epochs (1), or for every update as well (2).
     """
 
     n_tasks: _Count
@@ -134,6 +134,7 @@ class RunSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     resume: str = ""
     earlier_s: float | None = None
     journals: str = ""
+    is_told: bool = False
     n_first: _Count = 0
     groups: tuple[_Count, ...] = ()
     silence_s: float = 0.0

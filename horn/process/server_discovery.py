@@ -14,6 +14,7 @@ from typing import Any
 
 from horn import transport
 from horn.coordination.membership import Member, Membership, MembershipChange
+from horn.errors import JournalError
 from horn.parameter_server.journal import Journal
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.server_links import ServerLinks
@@ -135,6 +136,13 @@ def served(
     journal = Journal(Path(run.journals) / f"server-{number}")
     stack.callback(journal.close)
     saved, since = journal.recover()
+    if run.is_told and journal.is_new:
+        raise JournalError(
+            str(journal.folder),
+            0,
+            "the journal is missing, and nobody else has what this server was told: its folder was "
+            "moved or removed; put it back, and resume the run",
+        )
     if saved is not None:
         restore(server, saved.facts, saved.arrays)
     n_replayed = 0

@@ -12,6 +12,7 @@ on, on the batches of a push. So little of a job may be changed.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from horn.job import Job
 from horn.partition.placement import Placement
 from horn.training.cursor import plain_row
 from horn.training.identity import check_same
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 ATTEMPTS = 1 << 20  # of each start of the run
@@ -86,6 +89,7 @@ class JournalFolder:
         self.n_starts, self.rows = 1, list[dict[str, Any]]()
         self.incomplete: list[dict[str, Any]] = []
         self._placement: Placement | None = None
+        self._is_failing = False
         file = self.path / "run.json"
         try:
             found = json.loads(file.read_text()) if file.exists() else None
@@ -138,11 +142,20 @@ class JournalFolder:
     def keep(
         self, rows: Sequence[Mapping[str, Any]], incomplete: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        """Write the history, if it has grown, and the reports on later epochs."""
+        """Write the history, if it has grown, and the reports on later epochs. Where that fails, as
+        in a folder that was moved away, the run goes on.
+        """
         if len(rows) > len(self.rows) or list(incomplete) != self.incomplete:
             self.rows = [plain_row(row) for row in rows]
             self.incomplete = [dict(one) for one in incomplete]
-            self._write()
+            try:
+                self._write()
+            except CheckpointError as error:
+                if not self._is_failing:
+                    logger.warning("history of the run not kept, which goes on reason=%s", error)
+                self._is_failing = True
+            else:
+                self._is_failing = False
 
     def _write(self) -> None:
         """Write run.json durably, unlike journals: no run can resume without it."""

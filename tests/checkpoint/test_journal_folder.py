@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import CheckpointError, Conflict
+from horn.errors import CheckpointError, Conflict, TaskFailed
 from horn.partition.placement import Placement
 from horn.strategies.downpour import Downpour
 from horn.strategies.easgd import EASGD
@@ -29,6 +29,30 @@ def job(seed: int = 0, n: int = 10, **settings: Any) -> horn.Job:
     net.output(2, activation="softmax", loss="cross_entropy")
     x = np.random.default_rng(seed).random((n, 3), np.float32)
     return horn.Job(net, (x, np.arange(n) % 2), **{"batch_size": 4, "epochs": 1, **settings})
+
+
+def test_a_run_whose_folder_cannot_be_written_any_more_goes_on(tmp_path: Path, caplog: Any):
+    """It ended, and its model was gone."""
+    kept = JournalFolder(tmp_path / "c", {}, resume=False)
+    (tmp_path / "c").rename(tmp_path / "there")
+    (tmp_path / "c").write_text("")
+    kept.keep([{"epoch": 1}])
+    kept.keep([{"epoch": 1}, {"epoch": 2}])
+    (said,) = caplog.messages
+    assert said.startswith("history of the run not kept, which goes on") and str(tmp_path) in said
+    (tmp_path / "c").unlink()
+    kept.keep([{"epoch": 1}, {"epoch": 2}, {"epoch": 3}])
+    assert len(json.loads((tmp_path / "c" / "servers" / "run.json").read_text())["rows"]) == 3
+
+
+@pytest.mark.cluster
+def test_a_server_whose_journal_is_missing_does_not_begin_anew(tmp_path: Path):
+    """It had the first weights, with the history of what had been learned."""
+    asked = {"checkpoints": tmp_path, "strategy": "downpour", "servers": 1}
+    horn.train(job(), **asked)
+    (tmp_path / "servers" / "server-0").rename(tmp_path / "elsewhere")
+    with pytest.raises(TaskFailed, match=r"server-0, byte 0: the journal is missing, and nobody"):
+        horn.train(job(epochs=2), resume=True, **asked)
 
 
 @pytest.mark.parametrize("strategy", ["downpour", "easgd"])
@@ -101,7 +125,7 @@ def test_a_file_of_the_run_that_cannot_be_written_is_said_with_what_to_do(
     made = JournalFolder(tmp_path, {}, resume=False)
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"run.new: cannot be written .*; free some space"):
-        made.keep([{"epoch": 1, "iteration": 3}])
+        made.placement(lambda: Placement({}, {}))
     assert json.loads((made.path / "run.json").read_text())["rows"] == []
 
 

@@ -257,6 +257,41 @@ def test_a_journal_that_cannot_be_read_or_tidied_up_is_told(tmp_path):
     journal.close()
 
 
+def test_a_journal_whose_folder_was_moved_grows_on(tmp_path, caplog):
+    """Its server ended with the state that it could not write, and the run with it."""
+    folder, there = tmp_path / "server-0", tmp_path / "there"
+    journal = Journal(folder)
+    list(journal.recover()[1])
+    journal.append(MESSAGES[0])
+    folder.rename(there)
+    for _ in range(2):
+        journal.shorten({}, {})
+    journal.append(MESSAGES[1])
+    journal.close()
+    (said,) = caplog.messages
+    assert "state-1.new, byte 0: cannot be written: No such file or directory; the run goes" in said
+    state, found, back = recovered(there)
+    assert state is None and found == [plain(message) for message in MESSAGES[:2]]
+    back.close()
+
+
+@pytest.mark.parametrize("name", ["journal-1", "state-0"])
+def test_what_is_told_after_a_state_that_failed_is_not_left_out(tmp_path, name):
+    """A state without its journal would hide it; older files that cannot be removed do not."""
+    journal = Journal(tmp_path)
+    list(journal.recover()[1])
+    journal.append(MESSAGES[0])
+    (tmp_path / name).mkdir()
+    journal.shorten({}, {})
+    journal.append(MESSAGES[1])
+    journal.close()
+    (tmp_path / name).rmdir()
+    state, found, back = recovered(tmp_path)
+    n = 0 if state is None else 1  # the state has the first
+    assert (n, found) == (int(name == "state-0"), [plain(m) for m in MESSAGES[n:2]])
+    back.close()
+
+
 class Clock:
     """Instead of the module ``time`` of a journal: each look at it is ``step_s`` after the last."""
 
