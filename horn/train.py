@@ -47,6 +47,7 @@ from horn.training.checkpointing import (
     stopped,
 )
 from horn.training.checks import check_backwards, check_run, check_settings, is_alone
+from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.divergence import grown, of_guessing, too_far, when
 from horn.training.hooks import Hooks, attach, hooks_of
 from horn.training.identity import identity
@@ -201,8 +202,9 @@ def train(
     they are written), or "module:Class" of yours. seed : replaces the network's seed. threads : the
     most per task (by default the cores, divided by the tasks). progress : True for a line per epoch
     on stderr, or a ``horn.training.progress.Progress``, or a function of an epoch's row; a notebook
-    shows a bar and a table unless it is False. timeout : seconds, after which training ends with
-    Timeout.
+    shows a bar and a table unless it is False. timeout : seconds from the call, after which the run
+    ends with Timeout: after the present update, or 10 s later wherever it is, as in a callback, if
+    it is in the main thread.
 
     With ``tasks`` above 1 the network is divided among that many processes, which give the answer
     of one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and
@@ -274,10 +276,20 @@ def conduct(
     settings: RunSettings,
     on_cluster: JobAttempt | None = None,
     warn: Callable[[str], Any] = logger.warning,
+    deadline: Deadline | None = None,
 ) -> Run:
     """Train a job by its settings, as ``train``; ``on_cluster`` is one attempt on a cluster. warn :
-    takes the sentences of a run that diverged.
+    takes the sentences of a run that diverged. deadline : of a timeout that began before.
     """
+    deadline = deadline or Deadline(settings.timeout)
+    with interrupting(deadline) as settle:
+        return _conduct(job, settings, on_cluster, warn, deadline, settle)
+
+
+def _conduct(
+    job: Job, settings: RunSettings, on_cluster: JobAttempt | None, warn: Callable[[str], Any],
+    deadline: Deadline, settle: Callable[[], None],
+) -> Run:  # fmt: skip
     begun = perf_counter()
     _check_place(job)
     _warn_of_redefined(job)
@@ -312,7 +324,9 @@ def conduct(
             if is_single:
                 is_wanted = on_cluster is None or schedule is not None
                 stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
-                trained = _train_here(job, settings, watcher, begun, recovery, hooks, code)
+                trained = _train_here(
+                    job, settings, watcher, begun, recovery, hooks, code, deadline
+                )
             else:
                 saves = recovery.schedule is not None or recovery.journals is not None
                 is_mine = on_cluster is None and not saves
@@ -321,12 +335,13 @@ def conduct(
                 is_wanted = recovery.schedule is not None
                 stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
                 trained = _train_in_group(
-                    job, settings, watcher, begun, recovery, on_cluster, hooks
+                    job, settings, watcher, begun, recovery, on_cluster, hooks, deadline
                 )
         except Diverged as error:
             so_far = perf_counter() - begun
             raise _explained(error, job, settings, recovery, code, so_far) from None
         except Timeout as error:
+            settle()
             halted = error.__cause__  # tasks that stopped for it
             if isinstance(halted, Stopped) and halted.checkpoint:
                 engine = _restored(job, settings, halted, begun).engine
@@ -345,8 +360,13 @@ def conduct(
         watcher.failure.run = run
         raise watcher.failure
     if hooks is not None:
-        if hooks.failure is None:
-            hooks.end(run.model, run.history)
+        try:
+            if hooks.failure is None:
+                hooks.end(run.model, run.history)
+        except Timeout as error:
+            settle()
+            error.iteration, error.model = run.iterations, run.model
+            raise
         if hooks.failure is not None:
             hooks.failure.run = run
             raise hooks.failure
@@ -481,6 +501,7 @@ def _train_here(
     recovery: RecoverySettings,
     hooks: Hooks | None,
     code: Description,
+    deadline: Deadline,
 ) -> _Trained:
     """Train in this process. An error in the middle has the model of the updates before it."""
     if hooks is not None:
@@ -508,7 +529,7 @@ def _train_here(
         engine,
         watcher,
         begun,
-        settings.timeout,
+        deadline,
         at_boundary=alone or recovery.stop_requested.is_set,
         take=None if feed is None else feed.take,
         is_stopping=recovery.stop_requested.is_set,
@@ -529,7 +550,10 @@ def _train_here(
             begin()
         loop.run()
     except HornError as error:
-        if loop.iteration > n_before and not isinstance(error, (Diverged, CallbackError)):
+        is_known = not isinstance(error, (Diverged, CallbackError))
+        if isinstance(error, Interrupted) and loop.is_stepping:
+            is_known = False
+        if loop.iteration > n_before and is_known:
             seconds, arrays = perf_counter() - begun, (engine.parameters(), engine.states())
             _ended_at(error, job, settings, code, loop.iteration, *arrays, seconds)
         raise
@@ -539,7 +563,14 @@ def _train_here(
         if feed is not None:
             feed.close()
         watcher.end()
-    trained = _Trained(loop.finish(), loop.history, engine.parameters(), engine.states())
+    try:
+        ending = loop.finish()
+    except Interrupted as error:  # while the model was measured
+        at = loop.iteration if loop.best is None else loop.best.iteration
+        arrays, seconds = (engine.parameters(), engine.states()), perf_counter() - begun
+        _ended_at(error, job, settings, code, at, *arrays, seconds)
+        raise
+    trained = _Trained(ending, loop.history, engine.parameters(), engine.states())
     if profiler is not None:
         trained.profile = profiler.profile()
         if not isinstance(settings.profile, bool):
@@ -673,6 +704,7 @@ def _train_in_group(
     recovery: RecoverySettings,
     on_cluster: JobAttempt | None,
     hooks: Hooks | None,
+    deadline: Deadline,
 ) -> _Trained:
     """Train in task processes; errors of the job come before their start."""
     from horn.executor import trace
@@ -693,7 +725,7 @@ def _train_in_group(
         return _placement(job, settings)
 
     run = launch if on_cluster is None else partial(launch_at, on_cluster)
-    outcome = run(job, text, find_placement, settings, watcher, begun, recovery, hooks)
+    outcome = run(job, text, find_placement, settings, watcher, begun, recovery, hooks, deadline)
     if settings.trace is not None:
         _written(settings.trace, lambda path: trace.write(path, outcome.traces, outcome.counters))
     return _Trained(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from horn.planner.plan import Plan
     from horn.terminal import FirstStepTimer
     from horn.train import Run
+    from horn.training.deadline import Deadline
     from horn.training.profile import Profile
     from horn.training.run_settings import RunSettings
 
@@ -122,7 +123,9 @@ class _Submit(click.Command):
 @click.option("--threads", type=click.IntRange(min=1),
               help="At most so many per task. By default the cores, divided by the "
               "tasks.")  # fmt: skip
-@click.option("--timeout", metavar="TIME", help="Stop with exit code 124 after 90s, 5m or 2h.")
+@click.option("--timeout", metavar="TIME",
+              help="Stop with exit code 124 after 90s, 5m or 2h, loading included; on a cluster "
+              "from when the job begins.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the result, and why a job waits.")
 @click.option("-v", "--verbose", is_flag=True, help="Times, and tracebacks of errors.")
@@ -163,9 +166,12 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn.modelfile import check_writable
     from horn.summary import memory_bytes
     from horn.training.checks import check_processes
+    from horn.training.deadline import LOADING, Deadline, interrupting
     from horn.training.run_settings import RunSettings
 
-    with terminal.stdout_of_user(as_json):
+    limit_s = None if timeout is None else terminal.duration(timeout)
+    deadline = Deadline(limit_s, end=_end)
+    with terminal.stdout_of_user(as_json), interrupting(deadline, LOADING, 0.0):
         found = _target.load(target, args)
     strategy, settings = _settings.strategy(str(options["strategy"]), settings)
     options["strategy"] = strategy
@@ -177,7 +183,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     options["start_timeout"] = terminal.duration(str(options["start_timeout"]))
     asked = RunSettings(
         backend=backend,
-        timeout=None if timeout is None else terminal.duration(timeout),
+        timeout=limit_s,
         pins=terminal.pins(pins),
         superstep_timeout=terminal.duration(superstep_timeout),
         **options,
@@ -193,7 +199,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _show_plan(job, asked)
         _advise(job, asked)
     with terminal.stdout_of_user(as_json):
-        run, first = _train(job, asked, quiet, str(path))
+        run, first = _train(job, asked, quiet, str(path), deadline)
     if verbose:
         terminal.say(
             f"First step {first.seconds:.2f} s after the start of the process "
@@ -238,7 +244,18 @@ def _checkpoints(options: dict[str, Any], stem: str) -> None:
         options["checkpoints"] = f"{stem}-checkpoints"
 
 
-def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, FirstStepTimer]:
+def _end(text: str) -> None:
+    """End this process, and its tasks, which end with it: its main thread does not."""
+    from horn import terminal
+    from horn.errors import Timeout, short
+
+    terminal.say(f"Error: {short(text)}")
+    os._exit(Timeout.exit_code)
+
+
+def _train(
+    job: Job, asked: RunSettings, quiet: bool, path: str, deadline: Deadline
+) -> tuple[Run, FirstStepTimer]:
     from horn import terminal
     from horn.errors import CallbackError, Diverged, HornError, Stopped
     from horn.train import conduct
@@ -246,7 +263,7 @@ def _train(job: Job, asked: RunSettings, quiet: bool, path: str) -> tuple[Run, F
     progress = terminal.FirstStepTimer(terminal.progress(quiet))
     before = "{}.before{}".format(*os.path.splitext(path))
     try:
-        run = conduct(job, dataclasses.replace(asked, progress=progress))
+        run = conduct(job, dataclasses.replace(asked, progress=progress), deadline=deadline)
     except Stopped as stopped:
         terminal.say(f"S{str(stopped)[1:]}.")
         raise click.exceptions.Exit(stopped.exit_code) from None

@@ -74,12 +74,15 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     from horn import terminal
     from horn.modelfile import check_writable
     from horn.sweep import Sweep, Trial, combinations
+    from horn.training.deadline import LOADING, Deadline, interrupting
 
     outlive_reader()
     if options["working_dir"] is not None and (local or not zk_hosts):
         raise _cluster.not_here("--working-dir is", zk_hosts, {"--local": local})
     found = combinations(settings)
-    with terminal.stdout_of_user(as_json):
+    timeout = options["timeout"]
+    deadline = Deadline(None if timeout is None else terminal.duration(timeout))
+    with terminal.stdout_of_user(as_json), interrupting(deadline, LOADING, 0.0):
         job, stem = _check(target, args, found, options["strategy"], options["groups"], monitor)
     path = Path(output or f"{stem}.horn")
     check_writable(path)

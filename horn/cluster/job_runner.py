@@ -57,6 +57,7 @@ from horn.errors import (
     NotFound,
     ProtocolError,
     Stopped,
+    Timeout,
 )
 from horn.executor import launch
 from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
@@ -71,6 +72,7 @@ from horn.process.job_spec import RunSpec
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
 from horn.train import Run, conduct
+from horn.training.deadline import LOADING, Deadline, interrupting
 from horn.training.identity import differences, identity, in_words
 from horn.training.run_settings import RunSettings
 from horn.transport import Identity, PeerUnreachable
@@ -221,6 +223,7 @@ class JobRunner:
 
     def _run(self) -> protocol.RunnerFinished:
         mine, submission = self.assignment, self.submission
+        deadline = Deadline(submission.timeout_s, end=self._end)
         with ExitStack() as stack:
             allocation = mine.allocations[mine.host]
             topology = self.topology
@@ -239,12 +242,13 @@ class JobRunner:
             stack.callback(pool.stop)
             threading.Thread(target=self._watch, args=(pool,), name="horn-end", daemon=True).start()
             host_link = None if self.n_hosts == 1 else self._host_link(stack)
-            job, strategy = self._load()
+            with interrupting(deadline, LOADING, 0.0):
+                job, strategy = self._load()
             if host_link is not None and host_link.number != PRIMARY:
                 return self._attend(pool, host_link, job, strategy, threads)
             self.on_cluster = on_cluster = self._on_cluster(pool, host_link, job, strategy, threads)
             try:
-                run = self._conduct(on_cluster, job, strategy)
+                run = self._conduct(on_cluster, job, strategy, deadline)
             except HornError as error:
                 self._keep_from_before(error)
                 raise
@@ -398,7 +402,16 @@ class JobRunner:
         self.checkpoint = iteration
         self.say(protocol.CheckpointComplete(iteration))
 
-    def _conduct(self, on_cluster: launch.JobAttempt, job: Job, strategy: Strategy) -> Run:
+    def _end(self, text: str) -> None:
+        """End this process, and its tasks, which end with it: its main thread does not."""
+        failure = HostFailure(self._said(_short(text)), Timeout.exit_code, is_final=True)
+        self.say(protocol.RunnerFinished(FAILED, failure, checkpoint=self.checkpoint))
+        write_last()
+        os._exit(0)
+
+    def _conduct(
+        self, on_cluster: launch.JobAttempt, job: Job, strategy: Strategy, deadline: Deadline
+    ) -> Run:
         mine, submission = self.assignment, self.submission
         options = submission.options
         pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
@@ -431,7 +444,7 @@ class JobRunner:
             changed=mine.changed and self.lasts,
             max_restarts=submission.max_restarts if submission.servers else 0,
         )
-        return conduct(job, settings, on_cluster)
+        return conduct(job, settings, on_cluster, deadline=deadline)
 
     def _begin(self) -> bool | Path:
         """Whether to resume, or the checkpoint to resume from."""

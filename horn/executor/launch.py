@@ -55,6 +55,7 @@ from horn.training.checkpointing import (
     stopped,
     stopped_at,
 )
+from horn.training.deadline import GRACE_S, Deadline
 from horn.training.hooks import Hooks
 from horn.training.loop import History, overdue
 from horn.training.progress import Progress
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 5.0  # after the timeout, for tasks to stop at a boundary, which has the model
 LOOK_S = 1.0  # seconds between two looks at the clock,
 CHECKPOINT_LOOK_S = 0.05  # and where checkpoints may be due
 TICK_MS = 1000  # of the embedded ZooKeeper
@@ -152,11 +152,12 @@ def launch(
     begun: float,
     recovery: RecoverySettings | None = None,
     hooks: Hooks | None = None,
+    deadline: Deadline | None = None,
 ) -> Outcome:
     """Run a job in a group of task processes.
 
     find_placement : gives the placement; called while the processes start, which takes as long.
-    begun : when the run began, on the monotonic clock; the timeout is from then.
+    begun : when the run began, on the monotonic clock; the timeout is from then, or has a deadline.
 
     Raises
     ------
@@ -189,7 +190,7 @@ def launch(
         here = JobAttempt(hosts, job_id, 0, pools[0], url, threads)
         here.silence_s = SILENCE_S if server is not None else 0.0
         here.remedy = "Ctrl-C again stops at once"
-        attempts = Attempts(job, draft, settings, watcher, begun, recovery, here, hooks)
+        attempts = Attempts(job, draft, settings, watcher, begun, recovery, here, hooks, deadline)
         stack.callback(attempts.record.end)
         entry.change(JobState.RUNNING)
         while True:
@@ -232,10 +233,11 @@ def launch_at(
     begun: float,
     recovery: RecoverySettings,
     hooks: Hooks | None = None,
+    deadline: Deadline | None = None,
 ) -> Outcome:
     """Run one attempt of a job on a cluster; arguments and errors are those of ``launch``."""
     pool, journals = on_cluster.pool, recovery.journals
-    attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster, hooks)
+    attempts = Attempts(job, draft, settings, watcher, begun, recovery, on_cluster, hooks, deadline)
     if journals is None:  # else each start has a higher one than the last
         attempts.attempt = on_cluster.attempt
     try:
@@ -276,7 +278,9 @@ class Attempts:
         recovery: RecoverySettings,
         here: JobAttempt,
         hooks: Hooks | None = None,
+        deadline: Deadline | None = None,
     ) -> None:
+        self.deadline = deadline or Deadline(settings.timeout, begun)
         self.job, self.draft, self.settings, self.watcher = job, draft, settings, watcher
         self.begun, self.recovery, self.here = begun, recovery, here
         self.start, journals = recovery.start, recovery.journals
@@ -471,11 +475,15 @@ class Attempts:
         called now and then.
         """
         record, pool, stop_requested = monitor.record, self.here.pool, self.recovery.stop_requested
-        coordinator, deadline = self.coordinator, self._deadline
+        coordinator, deadline = self.coordinator, self.deadline.at
         look_s = LOOK_S if coordinator is None else CHECKPOINT_LOOK_S
         while not monitor.is_over:
             now = time.monotonic()
             self._look_after(monitor, repairs, now)
+            if deadline is not None and monitor.verdict_at is None:
+                stops = coordinator is not None and bool(monitor.ready)
+                if now > deadline + (GRACE_S if stops else 0.0):
+                    raise self._overdue(record.iteration)
             if look is not None:
                 look()
             if coordinator is not None:
@@ -495,25 +503,14 @@ class Attempts:
             self._hear(monitor, repairs, min(max(wait_s, 0.001), look_s))
             self._call_back(monitor, repairs)
 
-    @property
-    def _deadline(self) -> float | None:
-        """When the timeout passes, on the monotonic clock; None without one."""
-        return None if self.settings.timeout is None else self.begun + self.settings.timeout
-
     def _overdue(self, iteration: int) -> Timeout:
-        assert self.settings.timeout is not None
-        return overdue(self.job, self.settings.timeout, iteration, self.record.epoch)
+        return overdue(self.job, self.deadline, iteration, self.record.epoch)
 
     def _look_after(self, monitor: TaskMonitor, repairs: Restarts | None, now: float) -> None:
-        """Raise the root cause of a failure, or that time is over; restart what is due."""
+        """Raise the root cause of a failure; restart what is due."""
         error = monitor.verdict(self.here.pool.stacks)
         if error is not None:
             raise error
-        deadline = self._deadline
-        if monitor.verdict_at is None and deadline is not None:
-            stops = self.coordinator is not None and bool(monitor.ready)
-            if now > deadline + (GRACE_S if stops else 0.0):
-                raise self._overdue(monitor.record.iteration)
         if repairs is not None:
             while not self.here.changes.empty():
                 change = self.here.changes.get()

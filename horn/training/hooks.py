@@ -21,6 +21,7 @@ from horn.optimizers import with_settings
 from horn.schedules import SettableRate
 from horn.strategies import Strategy, Topology
 from horn.training.cursor import plain
+from horn.training.deadline import Interrupted
 from horn.training.loop import History, TrainingLoop
 
 Arrays = tuple[Mapping[str, Array], Mapping[str, Array]]  # parameters, states
@@ -154,6 +155,11 @@ class Hooks:
             try:
                 getattr(callback, hook)(context)
                 _check_measured(measured, context.row)
+            except Interrupted as late:
+                late.where = f"in callback {name_of(callback)}, {hook}"
+                if context._model is not None:
+                    late.iteration, late.model = context.iteration, self._made()
+                raise
             except Exception as error:
                 if self._lost is None:
                     self._failed(callback, hook, error)

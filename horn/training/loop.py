@@ -31,6 +31,7 @@ from horn.mistakes import NoSuchAttribute, NoSuchKey, NoSuchRow
 from horn.outputs import better, has_answers
 from horn.topology import share
 from horn.training.cursor import Cursor, plain, plain_row
+from horn.training.deadline import Deadline
 from horn.training.divergence import KeptArrays, NonFinite, diverged
 from horn.training.loss_journal import EpochSums, LossJournal
 from horn.training.progress import Progress
@@ -152,12 +153,12 @@ class LoopResult:
 class TrainingLoop:
     """The training loop of one job.
 
-    begun : when the run began (``perf_counter``). timeout : its seconds. is_share : the engine has
-    a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its place.
-    views : gives the learned arrays without copying them. on_iteration : called with the number of
-    each update before it. is_watcher : this loop measures, and keeps the best model; else another
-    group does. before_measuring : called at the end of each epoch. on_epoch : called after each
-    epoch with its number and whether this group wants to stop; returns whether all stop.
+    begun : when the run began (``perf_counter``). deadline : of the job's time. is_share : the
+    engine has a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its
+    place. views : gives the learned arrays without copying them. on_iteration : called with the
+    number of each update before it. is_watcher : this loop measures, and keeps the best model; else
+    another group does. before_measuring : called at the end of each epoch. on_epoch : called after
+    each epoch with its number and whether this group wants to stop; returns whether all stop.
     before_end : called after the last step. own_of : gives the loss of the group's own samples in
     the last batch, and their number; ``own`` sums them over the epoch. is_changed_at_end :
     before_end changes the model, so the last row is not of the model that is kept. part : this
@@ -167,9 +168,9 @@ class TrainingLoop:
     whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
     with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
     with it. take : gives the next rows of a stream, which has an order of its own; its rows cannot
-    be measured again; it waits until its second argument says not to, then gives None.
-    is_stopping : whether a stop is asked for, which ends such a wait. batches : changes the rows of
-    a batch; the engine is bound to its data.
+    be measured again; it waits until its second argument says not to, then gives None. is_stopping
+    : whether a stop is asked for, which ends such a wait. batches : changes the rows of a batch;
+    the engine is bound to its data.
 
     ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
     and the same model from then on.
@@ -184,7 +185,7 @@ class TrainingLoop:
     engine: Engine
     watcher: Progress
     begun: float
-    timeout: float | None = None
+    deadline: Deadline = Deadline(None)
     _: KW_ONLY
     is_share: bool = False
     views: Callable[[], Mapping[str, Array]] | None = None
@@ -205,6 +206,7 @@ class TrainingLoop:
 
     def __post_init__(self) -> None:
         job = self.job
+        self._ends_at = self.deadline.at  # monotonic, which perf_counter is, too
         self.callbacks: Callable[[], dict[str, Any]] = dict  # their state, for the cursor
         self.recalled: dict[str, Any] = {}  # their state in the cursor that the loop resumed from
         self.history, self.own = History(), OwnLoss()
@@ -213,6 +215,7 @@ class TrainingLoop:
         self.unseen = 0  # those of them without known losses
         self.earlier_s = 0.0  # seconds of training before ``begun``
         self.is_halted = self.is_ended = False
+        self.is_stepping = False  # within an update: the arrays may be of two
         self.kept: KeptArrays | None = None
         self.best: BestModel | None = None
         self.stopped_early = False
@@ -379,10 +382,12 @@ class TrainingLoop:
                 self._expect(batches[number + 1])
             if self.batches is not None:
                 rows = self.batches.read(rows, epoch, slice(*share(len(rows), *self.part)))
+            self.is_stepping = True
             loss = step(rows, iteration=self.iteration, first_sample=sample + start)
             if not math.isfinite(loss):
                 raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
             self.iteration += 1
+            self.is_stepping = False
             self.total += loss * self._counts(rows)
             self.done += len(rows)
             if self.own_of is not None:
@@ -418,8 +423,8 @@ class TrainingLoop:
         return self.is_stopping()
 
     def _check_time(self, now: float, where: str = "") -> None:
-        if self.timeout is not None and now - self.begun > self.timeout:
-            raise overdue(self.job, self.timeout, self.iteration, self.epoch, where)
+        if self._ends_at is not None and now > self._ends_at:
+            raise overdue(self.job, self.deadline, self.iteration, self.epoch, where)
 
     def _pass_boundary(self) -> bool:
         """Save what is to be saved after this update; returns whether to stop there."""
@@ -490,9 +495,9 @@ class TrainingLoop:
         return diverged(self.job, self.engine.parameters(), self.trouble, self.kept)
 
 
-def overdue(job: Job, timeout_s: float, iteration: int, epoch: int, where: str = "") -> Timeout:
+def overdue(job: Job, deadline: Deadline, iteration: int, epoch: int, where: str = "") -> Timeout:
     return Timeout(
-        f"training took more than {timeout_s:g} s; stopped at iteration "
+        f"the job took more than {deadline.timeout_s:g} s; stopped at iteration "
         f"{iteration} of {job.n_iterations} (epoch {epoch}){where}; raise timeout (--timeout)"
     )
 

@@ -128,7 +128,7 @@ def test_a_callbacks_error_on_a_cluster_keeps_the_model(cluster: Agents, run: Ru
     ("words", "code", "kind"),
     [
         (("--set", "optimizer.learning_rate=1e30"), 7, horn.Diverged),
-        (("--timeout", "0.5s"), 124, horn.JobFailed),
+        (("--timeout", "4s"), 124, horn.JobFailed),
     ],
     ids=["diverged", "timeout"],
 )
@@ -150,6 +150,20 @@ def test_a_cluster_keeps_the_model_from_before_an_end_in_the_middle(
     fetched = horn.Model.load(folder / "post" / "model.horn")
     for name, array in failed.value.model.parameters.items():
         assert np.isfinite(array).all() and np.array_equal(array, fetched.parameters[name])
+
+
+def test_a_file_that_loads_for_ever_ends_with_the_timeout_and_frees_its_slot(
+    cluster: Agents, run: Run, folder: Path
+):
+    """It was RUNNING for ever, and held its slot."""
+    (folder / "ever.py").write_text(
+        "import threading\n\ndef job():\n    threading.Event().wait()\n"
+    )
+    done = run("submit", "ever.py", "--timeout", "0.2s")
+    assert done.code == 124, done.err
+    assert "ever.py:4  threading.Event().wait()\nthe job took more than 0.2 s while its" in done.err
+    with cluster.client() as client:
+        assert client.status(client.find("@last")).record.allocations == {}
 
 
 WRITES = """

@@ -91,7 +91,7 @@ def locally(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (folder / "job.py").write_text(SIZED)
     told: list[dict[str, Any]] = []
 
-    def conduct(job: horn.Job, settings: Any) -> Any:
+    def conduct(job: horn.Job, settings: Any, deadline: Any) -> Any:
         told.append(heard(job, vars(settings)))
         raise JobError("that was all")
 
@@ -144,7 +144,9 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """What a job runner trains with, of a submission."""
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        job_runner, "conduct", lambda job, settings, _: told.append(heard(job, vars(settings)))
+        job_runner,
+        "conduct",
+        lambda job, settings, _, deadline: told.append(heard(job, vars(settings))),
     )
 
     def found(submission: Any) -> dict[str, Any]:
@@ -156,7 +158,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         )  # fmt: skip
         boss = job_runner.JobRunner(None, given)  # type: ignore[arg-type]
         threads = int(boss.submission.options.get("threads") or given.threads)
-        boss._conduct(types.SimpleNamespace(threads=threads), *boss._load())  # type: ignore[arg-type]
+        boss._conduct(types.SimpleNamespace(threads=threads), *boss._load(), None)  # type: ignore[arg-type]
         return told[-1]
 
     yield found

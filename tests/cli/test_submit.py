@@ -174,10 +174,22 @@ def test_resume_refuses_a_changed_job_and_goes_on_with_it_where_that_is_said(
 def test_timeout_ends_with_124_and_keeps_the_model_so_far(run: Any) -> None:
     done = run("submit", "job.py", "--set", "epochs=100000", "--timeout", "0.1s")
     assert done.code == 124 and done.files == {"job.before.horn"}
-    n = re.search(r"training took more than 0.1 s; stopped at iteration (\d+) ", done.err)
+    n = re.search(r"the job took more than 0.1 s; stopped at iteration (\d+) ", done.err)
     assert n is not None
     assert f"The model after {n[1]} updates is in job.before.horn." in done.err
     assert run("show", "job.before.horn").code == 0
+
+
+def test_a_file_that_loads_for_ever_ends_with_the_timeout(run: Any, folder: Path) -> None:
+    """It went on for ever."""
+    (folder / "ever.py").write_text(
+        "import threading\n\ndef job():\n    threading.Event().wait()\n"
+    )
+    done = run("submit", "ever.py", "--timeout", "0.1s")
+    assert done.code == 124 and done.err == (
+        "Error: ever.py:4  threading.Event().wait()\n"
+        "the job took more than 0.1 s while its file was loaded; raise timeout (--timeout)\n"
+    )
 
 
 def test_divergence_ends_with_7_and_keeps_the_model_from_before(run: Any, folder: Path) -> None:

@@ -477,9 +477,7 @@ def test_a_network_without_a_loss_may_diverge_on_one_task_first():
 
 def test_a_timeout_is_the_parents_decision():
     """Nothing else ends this one."""
-    with pytest.raises(
-        Timeout, match="training took more than 3 s; stopped at iteration"
-    ) as caught:
+    with pytest.raises(Timeout, match="the job took more than 3 s; stopped at iteration") as caught:
         horn.train(endless(), tasks=2, timeout=3.0, superstep_timeout=NEVER_S)
     assert str(caught.value).endswith("; raise timeout (--timeout)")
 

@@ -1,0 +1,116 @@
+"""What is interrupted where it is, since the time of its job is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import horn
+from horn.errors import Timeout
+from horn.training import deadline
+from horn.training.deadline import Deadline, Interrupted, interrupting
+
+
+def past() -> Deadline:
+    return Deadline(3.0, time.monotonic() - 100.0)
+
+
+def test_who_waits_is_interrupted_and_says_where():
+    with pytest.raises(
+        Interrupted,
+        match=r"^the job took more than 3 s in a test; raise timeout \(--timeout\)$",
+    ):
+        with interrupting(past(), "in a test"):
+            threading.Event().wait()
+
+
+def test_nobody_is_interrupted_without_a_timeout_before_it_after_settling_or_in_a_thread():
+    with interrupting(Deadline(None)), interrupting(Deadline(100.0)):
+        pass
+    with interrupting(past(), after_s=1000.0) as settle:
+        settle()
+    ended = threading.Event()
+
+    def run() -> None:
+        with interrupting(past()):
+            ended.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended.is_set()
+
+
+def test_one_run_within_another_is_interrupted_by_both():
+    with pytest.raises(Interrupted, match="in the outer"), interrupting(past(), "in the outer"):
+        with interrupting(Deadline(1000.0)):
+            threading.Event().wait()
+
+
+def test_who_catches_that_is_ended_with_its_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadline, "END_S", 0.0)
+    said: list[str] = []
+    ended = threading.Event()
+
+    def end(text: str) -> None:
+        said.append(text)
+        ended.set()
+
+    with interrupting(Deadline(0.1, end=end), "in a test", after_s=0.0):
+        while not ended.is_set():
+            try:
+                ended.wait()
+            except Timeout:
+                continue
+    place, sentence = said[0].splitlines()
+    assert place.startswith(__file__) and sentence == (
+        "the job took more than 0.1 s in a test, and could not be interrupted; raise timeout "
+        "(--timeout)"
+    )
+
+
+class Waits(horn.Callback):
+    """Never returns after five updates, or at the end."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_batch_end(self, context: Any) -> None:
+        if context.iteration == self.at:
+            threading.Event().wait()
+
+    def on_train_end(self, context: Any) -> None:
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("at", "n", "settings"),
+    [
+        (5, 5, {"timeout": 1.0}),
+        (0, 12, {"timeout": 1.0}),
+        pytest.param(5, 5, {"timeout": 3.0, "tasks": 2}, marks=pytest.mark.cluster),
+    ],
+    ids=["batch", "end", "tasks"],
+)
+def test_a_callback_that_hangs_is_interrupted_and_the_model_is_there(
+    at: int, n: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """It was waited for as long as it took."""
+    monkeypatch.setattr(deadline, "INTERRUPT_S", 0.0)
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.layer(4, activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.random.default_rng(0).standard_normal((40, 2))
+    given = horn.Job(net, (x, np.arange(40) % 2), batch_size=10, epochs=3)
+    hook = "on_batch_end" if at else "on_train_end"
+    with pytest.raises(Timeout, match=f"in callback Waits, {hook}; raise timeout") as late:
+        horn.train(given.with_settings(callbacks=(Waits(at),)), **settings)
+    whole = horn.train(given.with_settings(epochs=None, iterations=n)).model
+    assert late.value.iteration == n
+    for name, array in late.value.model.parameters.items():
+        np.testing.assert_allclose(array, whole.parameters[name], rtol=1e-5, atol=1e-6)
