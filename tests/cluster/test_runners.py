@@ -113,6 +113,7 @@ def test_what_a_jobs_file_writes_into_the_line_ends_the_job_and_not_its_agent(
 
 def test_an_error_with_a_long_text_fits_into_a_report():
     runner = JobRunner.__new__(JobRunner)
+    runner.kept, runner.from_before = -1, ""
     runner._is_in_rendezvous, runner.on_cluster = False, None
     allocations = {"a": Allocation(1, "127.0.0.1", (0,))}
     runner.assignment = SimpleNamespace(  # type: ignore[assignment]
@@ -259,6 +260,7 @@ def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
 
 def test_a_model_that_cannot_be_written_is_not_computed_again():
     runner = JobRunner.__new__(JobRunner)
+    runner.kept, runner.from_before = -1, ""
     runner._is_in_rendezvous = False
     runner.on_cluster = SimpleNamespace(is_repairable=True)  # type: ignore[assignment]
     allocations = {"a": Allocation(1, "127.0.0.1", (0,))}
