@@ -55,6 +55,7 @@ def met(given: Any, stack: ExitStack) -> tuple[Rendezvous, Topology]:
         groups=(), guests=False, hosts=given.hosts, job=given.job, url=given.url,
         attempt=given.attempt,
         journals=given.journals, start_timeout_s=WAIT_S, superstep_timeout_s=WAIT_S, silence_s=0.0,
+        is_told=False,
     )  # fmt: skip
     strategy = SimpleNamespace(is_joined=False, has_messages=True)
     opened: Any = SimpleNamespace(run=run, strategy=strategy)
