@@ -620,7 +620,7 @@ def test_a_checkpoint_that_says_less_of_its_job_is_refused(tmp_path, monkeypatch
         patch.setattr(train, "identity", less)
         short = job(epochs=None, iterations=7)
         horn.train(short, checkpoints=tmp_path, checkpoint_every=7)
-    with pytest.raises(CheckpointError, match="says of its job what this horn does not write .*'job"):
+    with pytest.raises(CheckpointError, match="says of its job what this horn does not write"):
         horn.train(job(), resume=tmp_path)
 
 
