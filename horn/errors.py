@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import errno
 import os
+from numbers import Integral
 from typing import Any
 
 from horn.own_lines import OwnLines, shell
@@ -83,9 +84,15 @@ class JobError(HornError):
     exit_code = 2
 
 
+def is_whole(value: Any, least: int) -> bool:
+    """Whether it is a whole number, of Python or NumPy, and at least so large; True is none."""
+    is_number = isinstance(value, Integral) and not isinstance(value, bool)
+    return is_number and bool(value >= least)
+
+
 def check_whole(what: str, value: object, least: int, bits: int = 0) -> None:
     """Raise JobError for a setting that is no whole number from ``least``, below 2**bits if bits
-    are given.
+    are given. It is one of Python: settings travel as JSON, as they are.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise JobError(f"{what} must be a whole number from {least}, got {value!r}")

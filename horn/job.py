@@ -21,7 +21,7 @@ from horn.data.checks import check_weights
 from horn.data.classes import check_kept
 from horn.data.stream import Stream, as_stream, is_stream
 from horn.delays import hears_reversed
-from horn.errors import JobError, ModelError
+from horn.errors import JobError, ModelError, is_whole
 from horn.initial import beginning
 from horn.job_checks import (
     aggregates_of,
@@ -36,7 +36,6 @@ from horn.layers import MAX_STEPS, Layer
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, has_answers, metrics_for, resolve
-from horn.plain_values import is_whole
 from horn.weights import weighed
 
 

@@ -40,13 +40,12 @@ from horn.activations import Activation, Function
 from horn.aggregates import COLUMNS
 from horn.connections._matrix import is_matrix
 from horn.connections.part import Part
-from horn.errors import ModelError
+from horn.errors import ModelError, is_whole
 from horn.initializers import Initializer
 from horn.layers import Connects, InputNeuron, Inputs, Interlayer, Layer, SynapseArray
 from horn.losses import Loss
 from horn.neuron import Neuron, check_class
 from horn.neurons import Comparison, Penalty, Relay, Standard
-from horn.plain_values import is_whole
 
 logger = logging.getLogger(__name__)
 

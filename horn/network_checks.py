@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from horn.delays import hears_reversed
-from horn.errors import ModelError
+from horn.errors import ModelError, is_whole
 from horn.layers import MAX_STEPS, Layer
 from horn.mistakes import is_function
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
-from horn.plain_values import is_whole
 
 
 def check_input(keep: float, per: str, steps: int | None) -> None:

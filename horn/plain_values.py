@@ -13,12 +13,6 @@ MOST, DEEPEST = 100_000, 20  # numbers in all, and lists in lists: beyond it is 
 _SERIES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def is_whole(value: Any, least: int) -> bool:
-    """Whether it is a whole number, of Python or NumPy, and at least so large; True is none."""
-    is_number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    return is_number and bool(value >= least)
-
-
 class NotPlain(Exception):
     """A value holds what is no number, string, or series or array of them, or too many."""
 

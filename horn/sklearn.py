@@ -23,7 +23,7 @@ from horn.data.arrays import refuse_masked
 from horn.data.classes import values
 from horn.data.dataset import Dataset
 from horn.description import Description, activation_from_json, activation_to_json
-from horn.errors import DataError, ModelError
+from horn.errors import DataError, ModelError, is_whole
 from horn.job import EarlyStopping, Job
 from horn.mistakes import ESTIMATORS, NoSuchAttribute, remedy, teaches
 from horn.model import Array, Model, facts_of, model_of
@@ -32,7 +32,6 @@ from horn.network import Network
 from horn.neuron import Neuron
 from horn.neurons import Standard
 from horn.optimizers import Optimizer, named, with_settings
-from horn.plain_values import is_whole
 from horn.sources import CapturedCode, SourceCapture
 from horn.train import conduct
 from horn.training.cursor import Cursor

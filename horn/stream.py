@@ -14,11 +14,10 @@ from horn.data.arrays import Unit, as_numbers, unit_of
 from horn.data.characters import codes, one_hot
 from horn.data.checks import unit_heard
 from horn.data.normalization import Normalization
-from horn.errors import DataError, ModelError
+from horn.errors import DataError, ModelError, is_whole
 from horn.formats import tables
 from horn.network import Network
 from horn.neuron import carried
-from horn.plain_values import is_whole
 
 Array = np.ndarray[Any, Any]
 NUMBERS = 1 << 24  # of sequences, or of their answers, that are floating point at once, about

@@ -14,12 +14,11 @@ from horn.connections.dense import Dense
 from horn.connections.sparse import as_connection
 from horn.connections.tied import Tied
 from horn.delays import Delayed, Reversed, delays, reversals
-from horn.errors import ModelError
+from horn.errors import ModelError, is_whole
 from horn.initializers import Initializer
 from horn.layers import Layer, Link, later, named_inputs, suffix
 from horn.mistakes import shown
 from horn.neuron import Neuron, weights_of
-from horn.plain_values import is_whole
 
 
 @dataclass(frozen=True)

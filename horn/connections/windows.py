@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from horn.connections import Edges, Index, Placed
-from horn.errors import ModelError
-from horn.plain_values import is_whole
+from horn.errors import ModelError, is_whole
 
 Sizes = tuple[int, ...]
 MOST_EDGES = 2**31 - 1  # synapses of one connection

@@ -13,8 +13,7 @@ import numpy as np
 
 from horn import mistakes, random
 from horn.data.dataset import Dataset
-from horn.errors import DataError, ModelError
-from horn.plain_values import is_whole
+from horn.errors import DataError, ModelError, is_whole
 
 FLIPS = {True: "horizontal", False: ""}
 KINDS = ("", "horizontal", "vertical", "both")

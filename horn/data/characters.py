@@ -12,9 +12,8 @@ import numpy as np
 
 from horn.data.classes import said
 from horn.data.dataset import Dataset
-from horn.errors import DataError
+from horn.errors import DataError, is_whole
 from horn.formats.files import missing
-from horn.plain_values import is_whole
 
 SHOWN = 20  # characters on each side of the one that a message is about
 MOST_OF_A_PATH = 4096  # as of Linux

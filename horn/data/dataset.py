@@ -15,9 +15,8 @@ from horn.data import arrays, order
 from horn.data.classes import Classes, recode
 from horn.data.normalization import Normalization
 from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
-from horn.errors import DataError
+from horn.errors import DataError, is_whole
 from horn.formats import ahead
-from horn.plain_values import is_whole
 
 FIRST_ROWS = 1024  # which show in what units numbers are: more of a mapped file are not read for it
 

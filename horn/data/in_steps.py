@@ -17,11 +17,10 @@ from horn.data.checks import as_dataset
 from horn.data.classes import LABELS, NAMED, Classes, code
 from horn.data.dataset import Dataset
 from horn.data.targets import by_part, columns_of, put_together
-from horn.errors import DataError
+from horn.errors import DataError, is_whole
 from horn.formats import parts
 from horn.formats.tables import names_of_all
 from horn.formats.tensors import apart
-from horn.plain_values import is_whole
 
 Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes

@@ -13,9 +13,8 @@ import numpy as np
 
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
-from horn.errors import DataError, ModelError, NotFound
+from horn.errors import DataError, ModelError, NotFound, is_whole
 from horn.mistakes import shown
-from horn.plain_values import is_whole
 
 ENDINGS = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")

@@ -18,10 +18,9 @@ import numpy as np
 
 from horn.data import arrays, checks
 from horn.data.dataset import Dataset
-from horn.errors import DataError, HornError
+from horn.errors import DataError, HornError, is_whole
 from horn.formats import parts
 from horn.mistakes import is_function
-from horn.plain_values import is_whole
 
 AHEAD = 4  # batches in the buffer
 LOOK_S = 0.1  # between looks whether a reader still waits for a stream that gives nothing
