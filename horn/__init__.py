@@ -25,6 +25,7 @@ _OF_MODULE = {
     "connections.one_to_one": "OneToOne",
     "connections.sparse": "Sparse",
     "connections.tied": "Tied",
+    "connections.transposed_convolution": "TransposedConvolution",
     "connections.window": "Window",
     "delays": "Delayed Reversed",
     "errors": "CallbackError CompileError DataError Diverged HornError JobFailed ModelError",
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from horn.connections.one_to_one import OneToOne as OneToOne
     from horn.connections.sparse import Sparse as Sparse
     from horn.connections.tied import Tied as Tied
+    from horn.connections.transposed_convolution import (
+        TransposedConvolution as TransposedConvolution,
+    )
     from horn.connections.window import Window as Window
     from horn.delays import Delayed as Delayed
     from horn.delays import Reversed as Reversed

@@ -89,6 +89,7 @@ def _through(
         link = next(each for each in owners if each["weight"] == link["weight"])
     if link["connection"] == "OneToOne":
         return below
+    turned ^= link["connection"] == "TransposedConvolution"
     told = link.get("windows")
     if not told or "kernel" not in told or not below:
         return ()
@@ -110,6 +111,8 @@ def _synapses(layer: Mapping[str, Any], below: Mapping[str, Any], link: Mapping[
     told = link.get("windows")
     if not told or "kernel" not in told:
         return int(link.get("synapses") or layer["size"] * below["size"])
+    if link["connection"] == "TransposedConvolution":  # the maps look, in as many windows
+        layer, below = below, layer
     space, channels = below["shape"][:-1], int(below["shape"][-1])
     n = len(space)
     taps = 1

@@ -19,6 +19,7 @@ from horn.connections import Connection, Edges, PlacedConnection
 from horn.connections.convolution import Convolution
 from horn.connections.placed import PLACED
 from horn.connections.tied import Tied
+from horn.connections.transposed_convolution import TransposedConvolution
 from horn.delays import Delayed
 from horn.errors import ModelError
 from horn.initializers import Initializer
@@ -100,27 +101,39 @@ class Link:
 
     @property
     def is_turned(self) -> bool:
-        """Whether it has the weights of another link transposed."""
-        return self.tie is not None and bool(self.tie.transposed)
+        """Whether it leads from the windows' receivers to their sources: it has the weights of
+        another link transposed, or its convolution is, or not both.
+        """
+        is_back = type(self.owner.connection) is TransposedConvolution
+        return is_back != (self.tie is not None and bool(self.tie.transposed))
 
     @property
     def convolves(self) -> bool:
         """Whether sums of products over its windows, or its owner's, run in convolution kernels:
         then the layers at its ends have the shapes of those at the owner's.
         """
-        connection = self.owner.connection
-        if type(connection) is not Convolution:
+        if type(self.owner.connection) not in (Convolution, TransposedConvolution):
             return False
         if self.tie is None:
             return True
-        there = self.tie.layer if self.is_turned else self.owner.source
+        there = self.tie.layer if self.tie.transposed else self.owner.source
         return bool(self.source.shape == there.shape)
+
+    @property
+    def windows(self) -> tuple[Convolution, tuple[int, ...]]:
+        """Of a link that convolves: the convolution that has its windows, its own, its owner's, or
+        that which one of them is the way back of; and the shape of the layer they look at.
+        """
+        connection, below = self.owner.connection, self.owner.source.shape
+        if isinstance(connection, TransposedConvolution):
+            return connection.back(below), connection.shape(below, self.weight)
+        assert isinstance(connection, Convolution)
+        return connection, below
 
     @property
     def mixes_channels(self) -> bool:
         """Whether it convolves, and each map receives all channels below."""
-        connection = self.owner.connection
-        return self.convolves and isinstance(connection, Convolution) and connection.groups == 1
+        return self.convolves and self.windows[0].groups == 1
 
     @property
     def is_known(self) -> bool:
@@ -148,7 +161,7 @@ class Link:
         if self.edges is None:
             return n_receivers
         if (shape := self.edges.weight_shape) is not None:
-            return math.prod(shape) // shape[-1]
+            return math.prod(shape[1:] if self.is_turned else shape[:-1])
         return -(-self.edges.n // self.source.size)
 
 
@@ -245,9 +258,10 @@ class Layer:
         """
         total = 0
         for link in self.links:
+            shape = None if link.edges is None else link.edges.weight_shape
             if link.edges is None:
                 total += link.source.size * self.size
-            elif (shape := link.edges.weight_shape) is not None and link.tie is None:
+            elif shape is not None and link.tie is None and not link.is_turned:
                 total += math.prod(shape[1:]) * self.size
             else:
                 total += link.edges.n

@@ -45,8 +45,9 @@ ATTRIBUTES = {
                      "softmax"), "an activation has a name: net.layer(100, "
                     "activation='relu'); in a neuron write horn.math.relu(z)"),
     **dict.fromkeys(("ConvTranspose1d", "ConvTranspose2d", "Conv2DTranspose", "conv_transpose",
-                     "deconvolution"), "the way back "
-                    "through a convolution is connect=horn.Tied(layer, transposed=True)"),
+                     "Deconvolution", "deconvolution"), "write net.layer(connect="
+                    "horn.TransposedConvolution(channels=8, kernel=3, stride=2)); with the "
+                    "weights of a convolution it is horn.Tied(layer, transposed=True)"),
     **dict.fromkeys(("MaxPool", "MaxPool1d", "MaxPool2d", "MaxPooling2D", "pool", "pooling",
                      "maxpool", "max_pool", "max_pool2d", "max_pooling"), "a neuron that takes "
                     "max(m.input for m in messages) "
@@ -202,7 +203,10 @@ _PLACES = {
     "Cosine.": dict.fromkeys(("T_max", "decay_steps"), "iterations") | {"eta_min": "final"},
     "Warmup.": dict.fromkeys(("steps", "warmup_steps"), "iterations"),
     **dict.fromkeys(("Dense.", "Sparse."), CONNECTIONS),
-    **dict.fromkeys(("Convolution.", "Window.", "Local."), CONNECTIONS | {"strides": "stride"}),
+    **dict.fromkeys(
+        ("Convolution.", "TransposedConvolution.", "Window.", "Local."),
+        CONNECTIONS | {"strides": "stride"},
+    ),
 }
 
 # Arguments of training, which predicting and evaluating do not take.

@@ -19,7 +19,7 @@ EXPLAINED = {
     "Network OneToOne Run Sparse plan train SGD Adagrad RMSProp AdaDelta Adam Direct Step "
     "Exponential Cosine Warmup Constant Uniform Normal Glorot He LeCun",
     "data": "DataError data",
-    "space": "Convolution Local Window Tied",
+    "space": "Convolution TransposedConvolution Local Window Tied",
     "time": "Delayed Reversed",
     "measure": "plot",
     "when-it-goes-wrong": "Diverged HornError",

@@ -20,7 +20,8 @@ NAMES = {
     "Standard", "Dropout",
     # networks and jobs
     "Network", "Job", "Aggregate", "EarlyStopping", "Dense", "Sparse", "Convolution",
-    "Local", "Window", "OneToOne", "Tied", "Delayed", "Reversed", "Activation", "Loss",
+    "TransposedConvolution", "Local", "Window", "OneToOne", "Tied", "Delayed", "Reversed",
+    "Activation", "Loss",
     "Constant", "Uniform", "Normal", "Glorot", "He", "LeCun",
     "SGD", "Adagrad", "RMSProp", "AdaDelta", "Adam", "Direct",
     "Step", "Exponential", "Cosine", "Warmup",

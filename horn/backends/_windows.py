@@ -6,13 +6,13 @@ they share a list. A picture has few: those of its inside and of each distance f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from horn.connections.convolution import Convolution
 from horn.connections.windows import Span, Taps
 from horn.layers import Link
 from horn.partition.share import Array, Places
@@ -45,15 +45,13 @@ class WindowLists:
         one end, ``by_channels``, some channels of all; by default all. For a transposed tie the
         senders are the maps.
         """
-        owner = link.owner
-        connection, source = owner.connection, owner.source
-        assert isinstance(connection, Convolution)
+        connection, looked_at = link.windows
         assert not by_channels or connection.groups == 1
-        channels, maps, n_parts = source.shape[-1], connection.channels, connection.groups
-        spans = connection.spans(source.shape, owner.weight)
+        channels, maps, n_parts = looked_at[-1], connection.channels, connection.groups
+        spans = connection.spans(looked_at, link.weight)
         above, under = (senders, receivers) if link.is_turned else (receivers, senders)
         above = slice(0, maps * int(np.prod([s.n_out for s in spans]))) if above is None else above
-        under = slice(0, source.size) if under is None else under
+        under = slice(0, math.prod(looked_at)) if under is None else under
         below, theirs = _positions(under, channels, by_channels)
         here_at, mine = _positions(above, maps, by_channels)
         forward, back = _looks(spans, here_at, below)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +48,30 @@ class Edges:
     def is_shared(self) -> bool:
         """Whether synapses share weights."""
         return self._weight is not None
+
+    @property
+    def numbered(self) -> Edges:
+        """The same synapses with the index of each one's weight."""
+        if self.is_shared:
+            return self
+        return Edges(self.indptr, self._indices, lambda: np.arange(self.n), (self.n,))
+
+    def turned(self, counts: Index) -> Edges:
+        """The same synapses the other way round, with the index of each one's weight. counts :
+        (n_sources,) the number of synapses of each source, a receiver now.
+        """
+        own = self.numbered
+
+        @cache
+        def found() -> tuple[Index, Index]:
+            receivers = np.repeat(np.arange(len(own.indptr) - 1), np.diff(own.indptr))
+            order = np.lexsort((receivers, own.indices))
+            weight = own.weight
+            assert weight is not None
+            return receivers[order], weight[order]
+
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return Edges(indptr, lambda: found()[0], lambda: found()[1], own.weight_shape)
 
     @cached_property
     def indices(self) -> Index:

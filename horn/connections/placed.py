@@ -10,8 +10,10 @@ from horn.connections.convolution import Convolution
 from horn.connections.local import Local
 from horn.connections.one_to_one import OneToOne
 from horn.connections.part import Part
+from horn.connections.transposed_convolution import TransposedConvolution
 from horn.connections.window import Window
 
 PLACED: dict[str, Any] = {
-    kind.__name__: kind for kind in (Convolution, Local, OneToOne, Part, Window)
+    kind.__name__: kind
+    for kind in (Convolution, Local, OneToOne, Part, TransposedConvolution, Window)
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.connections import Edges, Placed
+from horn.connections import Placed
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -101,7 +101,10 @@ class Tied:
             kinds = shape[-1] if link.is_shared and len(shape) > 1 else None
         if link.edges is None:
             return Placed(shape, None, kinds)
-        return Placed(shape, _turned(link.edges, link.source.size if way else None), kinds)
+        if not way:
+            return Placed(shape, link.edges.numbered, kinds)
+        counts = np.bincount(link.edges.indices, minlength=link.source.size)
+        return Placed(shape, link.edges.turned(counts), kinds)
 
 
 def one_rule(array: str) -> str:
@@ -110,19 +113,3 @@ def one_rule(array: str) -> str:
         f"{array} is tied: some of its connections push its changes (horn.Direct) and others "
         "derive gradients; let all push, or none, or take another optimizer, as horn.SGD"
     )
-
-
-def _turned(edges: Edges, n_sources: int | None) -> Edges:
-    """The same synapses with the indices of their weights; reversed, for so many sources, if
-    given.
-    """
-    n = len(edges.indices)
-    numbers = np.arange(n, dtype=np.int64) if edges.weight is None else edges.weight
-    shape = edges.weight_shape or (n,)
-    if n_sources is None:
-        return Edges(edges.indptr, edges.indices, numbers, shape)
-    receivers = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
-    order = np.lexsort((receivers, edges.indices))
-    counts = np.bincount(edges.indices, minlength=n_sources)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Edges(indptr, receivers[order].astype(np.int64), numbers[order], shape)

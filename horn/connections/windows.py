@@ -80,6 +80,16 @@ class Taps:
         return found
 
     @property
+    def lookers(self) -> Index:
+        """(source positions,) the number of windows that look at each."""
+        found = np.ones(1, np.int64)
+        for span in self.spans:
+            seen = span.source(np.arange(span.n_out)[:, None], np.arange(span.kernel))
+            counts = np.bincount(seen[seen >= 0], minlength=span.n)
+            found = np.outer(found, counts).reshape(-1)
+        return found
+
+    @property
     def sources(self) -> Index:
         """(positions, taps), the source position, -1 for none. Of large windows over a large
         picture it takes gigabytes.
@@ -120,9 +130,9 @@ class Windows:
         else:
             _check(self, "padding", 0)
 
-    def spans(self, below: Sizes, where: str) -> list[Span]:
-        """The windows along each dimension of the layer ``below``. Raises ModelError if none
-        fits, or none hears anything.
+    def sizes(self, below: Sizes, where: str) -> tuple[Sizes, Sizes, Sizes, Sizes]:
+        """The positions of the layer ``below``, and kernel, stride and dilation, by dimension.
+        Raises ModelError if it has none.
         """
         name = type(self).__name__
         space = below[:-1]
@@ -133,8 +143,14 @@ class Windows:
                 f"a shape, as net.input((28, 28, 1)), and a layer that is heard late, as "
                 f"net.layer((28, 28, 8), ...)"
             )
-        kernel, stride = self._each("kernel", len(space)), self._each("stride", len(space))
-        dilation = self._each("dilation", len(space))
+        n = len(space)
+        return space, self._each("kernel", n), self._each("stride", n), self._each("dilation", n)
+
+    def spans(self, below: Sizes, where: str) -> list[Span]:
+        """The windows along each dimension of the layer ``below``. Raises ModelError if none
+        fits, or none hears anything.
+        """
+        space, kernel, stride, dilation = self.sizes(below, where)
         found = []
         for axis, (n, k, step, apart) in enumerate(
             zip(space, kernel, stride, dilation, strict=True)

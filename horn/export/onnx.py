@@ -286,8 +286,9 @@ class OnnxGraph:
     ) -> str:
         if self.dtype == "float64":
             raise CompileError(
-                "the way back of a convolution (horn.Tied(..., transposed=True)) cannot be "
-                "exported in float64, which onnxruntime has of float32 alone. Export the model "
+                "the way back of a convolution (horn.TransposedConvolution, or horn.Tied(..., "
+                "transposed=True)) cannot be exported in float64, which onnxruntime has of "
+                "float32 alone. Export the model "
                 'that the same job learns with dtype="float32"'
             )
         n = len(spans)

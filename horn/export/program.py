@@ -19,7 +19,6 @@ from horn.backends._reference_loops import message_draws
 from horn.backends.reference import Runner
 from horn.compiler import lower
 from horn.connections import Edges
-from horn.connections.convolution import Convolution
 from horn.connections.windows import Sizes, Span
 from horn.data.normalization import Normalization
 from horn.delays import hears_reversed
@@ -357,10 +356,8 @@ class _Run(Generic[T]):
     def convolved(self, s: Convolve) -> T:
         assert s.axis == "i", s
         link = self.network.layers[s.frame.layer].links[s.frame.link or 0]
-        owner = link.owner
-        assert isinstance(owner.connection, Convolution)
-        below, groups = owner.source.shape, owner.connection.groups
-        spans = owner.connection.spans(below, owner.weight)
+        connection, below = link.windows
+        groups, spans = connection.groups, connection.spans(below, link.weight)
         a, w = self.load(s.a), self.shared(s.b)
         if link.is_turned:
             return self.graph.convolve_back(a, w, link.source.shape, spans, groups)

@@ -170,11 +170,10 @@ class Share:
             layer, link = edge_link(whole)
             shape = self._whole_edges(layer, link).weight_shape or ()
             if kind == "below":
-                mine = range(*self.channels(self.network.layers[layer].links[link].source.index))
                 number = np.arange(math.prod(shape)).reshape(-1, shape[-1])
-                return tight(number[:, mine.start : mine.stop].reshape(-1))
+                return tight(number[:, slice(*self.range(shape[-1]))].reshape(-1))
             each = math.prod(shape[1:])
-            start, stop = self.channels(layer)
+            start, stop = self.range(shape[0])
             return slice(start * each, stop * each)
         layer = int(whole[1:])
         of = self.network.layers[layer]

@@ -23,7 +23,6 @@ from horn._kernels.tiles import (
     WAVES,
 )
 from horn._kernels.walks import STRIP_BYTES
-from horn.connections.convolution import Convolution
 from horn.network import Network
 from horn.partition.share import Share
 from horn.planner.machine import Machine
@@ -136,8 +135,7 @@ class Computing:
         """
         machine, layer = self.machine, self.network.layers[frame.layer]
         link = layer.links[frame.link or 0]
-        connection = link.owner.connection
-        assert isinstance(connection, Convolution)
+        connection, _ = link.windows
         maps, channels = (  # of a group: what is computed side by side
             n // connection.groups for n in (layer.shape[-1], link.source.shape[-1])
         )

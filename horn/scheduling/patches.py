@@ -115,6 +115,7 @@ def _patched(
         not isinstance(link, Link)
         or not link.mixes_channels
         or link.tie is not None
+        or link.is_turned
         or not each.axis
     ):
         return None

@@ -247,7 +247,7 @@ class JobDescriber:
             if isinstance(value, Edges) and thing.is_known and value.n > MOST_LISTED:
                 value = thing.connection  # whose settings determine them
             found[name] = self.describe(value)
-        if isinstance(thing, Link) and thing.is_turned:
+        if isinstance(thing, Link) and thing.tie is not None and thing.tie.transposed:
             if thing.source.size == thing.owner.source.size:  # else the sizes say it
                 found["transposed"] = True
         if len(found) == 1 and not dataclasses.is_dataclass(thing) and _is_opaque(thing):

@@ -469,6 +469,20 @@ def test_the_way_back_of_a_convolution(below, told, tmp_path):
 
 
 @pytest.mark.parametrize(("below", "told"), WINDOWS.values(), ids=WINDOWS)
+def test_a_transposed_convolution(below, told, tmp_path):
+    net = horn.Network(seed=1)
+    net.input(below)
+    maps = net.layer(connect=horn.TransposedConvolution(3, **told), activation="tanh")
+    net.layer(connect=horn.Tied(maps, transposed=True), activation="tanh")
+    net.output(2, loss="squared_error")
+    model = model_of(net)
+    check_onnx(model, tmp_path)
+    with pytest.raises(CompileError, match="the way back .* float64, .* of float32 alone. Export"):
+        model_of(net, "float64").export(tmp_path / "m.onnx")
+    check_torch(model)
+
+
+@pytest.mark.parametrize(("below", "told"), WINDOWS.values(), ids=WINDOWS)
 def test_a_convolution_in_double(below, told, tmp_path):
     net = horn.Network(seed=1)
     net.input(below)

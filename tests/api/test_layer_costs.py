@@ -101,6 +101,27 @@ def test_ties_see_and_multiply_what_their_owners_do(told: Any, tmp_path: Path) -
         horn.plot.weights(run, "end")
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"kernel": 3},
+        {"kernel": (3, 2), "stride": (2, 1)},
+        {"kernel": 4, "stride": 2, "padding": "same"},
+    ],
+    ids=str,
+)
+def test_a_transposed_convolution_sees_where_windows_send(told: Any) -> None:
+    net = horn.Network(seed=1)
+    net.input((4, 5, 2))
+    maps = net.layer(connect=horn.TransposedConvolution(3, **told), activation="tanh")
+    net.layer(connect=horn.Tied(maps), activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rows = summary.layers(net)
+    edges = [len(layer.links[0].edges.indices) for layer in net.layers[1:3]]
+    assert [row.multiply_adds for row in rows[1:3]] == edges
+    assert rows[1].sees == " × ".join(map(str, reach(net)[1]))
+
+
 def test_along_a_line() -> None:
     net = horn.Network(seed=1)
     net.input((30, 2))

@@ -591,5 +591,5 @@ def test_sub_models_are_of_dense_networks():
 
 
 def test_every_connection_that_goes_by_shapes_is_known():
-    kinds = {"Convolution", "Local", "OneToOne", "Window"}
+    kinds = {"Convolution", "Local", "OneToOne", "TransposedConvolution", "Window"}
     assert PLACED.keys() >= kinds and all(getattr(horn, name) is PLACED[name] for name in kinds)

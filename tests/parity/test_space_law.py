@@ -53,10 +53,12 @@ def windows(draw: Any, n_dims: int, channels: int) -> Any:
     for name, most in (("kernel", 4), ("stride", 3), ("dilation", 2)):
         values = tuple(draw(st.integers(1, most)) for _ in range(n_dims))
         told[name] = values if draw(st.booleans()) else values[0]
-    kind = draw(st.sampled_from(["convolution", "local", "window", "convolution", "one to one"]))
-    if kind == "convolution":
+    kinds = ["convolution", "local", "window", "convolution", "transposed", "one to one"]
+    kind = draw(st.sampled_from(kinds))
+    if kind in ("convolution", "transposed"):
         groups = draw(st.sampled_from([1, 1, channels]))
-        return horn.Convolution(groups * draw(st.integers(1, 2)), groups=groups, **told)
+        through = horn.Convolution if kind == "convolution" else horn.TransposedConvolution
+        return through(groups * draw(st.integers(1, 2)), groups=groups, **told)
     if kind == "local":
         return horn.Local(draw(st.integers(1, 2)), **told)
     return horn.Window(channels=draw(st.sampled_from([1, 3])), **told) if kind == "window" else (
