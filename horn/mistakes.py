@@ -58,6 +58,10 @@ ATTRIBUTES = {
                      "average_pooling", "mean_pool"), "a neuron that takes the sum of m.input over "
                     "len(messages) looks through net.layer(connect=horn.Window(2, stride=2), "
                     "neuron=...): docs/space.md"),
+    **dict.fromkeys(("Upsample", "UpSampling1D", "UpSampling2D", "upsample", "interpolate"),
+                    "a neuron that sends sum(m.input for m in messages) through net.layer("
+                    "connect=horn.TransposedConvolution(c, 2, stride=2, groups=c), neuron=...), "
+                    "over c channels: docs/space.md"),
     "Unfold": "a neuron hears a window as its messages: net.layer(connect=horn.Convolution(8, 3))",
     **dict.fromkeys(("PReLU", "LeakyReLU"), "a neuron declares what it learns: slope = "
                     "horn.Parameter(0.25), and feeds forward horn.math.maximum(z, self.slope * z)"),

@@ -152,6 +152,23 @@ def test_it_is_the_way_back_of_its_convolution():
     np.testing.assert_array_equal(other.outputs(until.outputs(x)), engine.outputs(x))
 
 
+class Passes(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(sum(m.input for m in messages))
+
+
+def test_without_weights_it_repeats_what_it_hears():
+    net = horn.Network(seed=1)
+    net.input((3, 2, 2))
+    net.layer(connect=horn.TransposedConvolution(2, 2, 2, groups=2), neuron=Passes, name="large")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.arange(24.0).reshape(2, 3, 2, 2)
+    model = horn.Model(net, net.initial_parameters())
+    assert not [name for name in model.parameters if name.startswith("large")]
+    found = model.activations(x, "large").reshape(2, 6, 4, 2)
+    np.testing.assert_array_equal(found, x.repeat(2, axis=1).repeat(2, axis=2))
+
+
 def there_and_back(neuron: Any = horn.neurons.Standard) -> horn.Network:
     """Larger maps, back with the same weights, and there with them once more."""
     net = horn.Network(seed=1)
