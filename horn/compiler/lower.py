@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from horn import ir, losses
-from horn.activations import softmax
+from horn import ir
 from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
 from horn.compiler.fusion import with_pairs
 from horn.compiler.layer_code import LayerCode, NetworkCode
 from horn.compiler.messages import MessageExpressions, StepTrace, where_member
+from horn.compiler.output_losses import Losses
 from horn.compiler.steps import Arrangement, on_circles
 from horn.compiler.storage import COSTLY, Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
-from horn.errors import ModelError
 from horn.ir import (
     OUTPUT,
-    TARGET,
     ZERO,
     Node,
     Op,
     Scalar,
     const,
-    derive,
     leaf,
     load,
     make,
@@ -33,12 +30,10 @@ from horn.ir import (
     select,
 )
 from horn.language.layers import read_aggregate
-from horn.language.parse import function as parse_function
 from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.program import (
-    ROW_WEIGHT,
     Frame,
     Input,
     Output,
@@ -51,9 +46,7 @@ from horn.program import (
     verify,
 )
 
-WEIGHT = "sample_weight"  # the buffer (b,) of the samples' weights
 VALID = "valid"  # in sequences that end early: 1 at the sample's own steps, else 0
-LAST = "last"  # 1 at the last of the sample's own steps, else 0
 
 
 class Builder:
@@ -83,16 +76,20 @@ class Builder:
         self.part, self.is_inference = part, optimizer is None
         self.network, self.masked, self.fuse = network, masked, fuse
         self.is_judged = target is not None and network.is_judged
-        self.weighs, self.ragged = weighs, ragged
+        self.ragged = ragged
         if isinstance(target, str):
             target = (TargetRead(network.last.name, target),)
-        self.reads = {read.output: read for read in target or ()}
+        reads = {read.output: read for read in target or ()}
         self.code = NetworkCode(network, optimizer is not None, written)
         self.storage = Storage(network)
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
-        self.messages.target = self.target_node
+        learns = learns and optimizer is not None
+        self.losses = Losses(
+            network, self.storage, self.messages, self.code, reads, weighs=weighs, ragged=ragged,
+            masked=bool(masked), fuse=fuse, sends=learns,
+        )  # fmt: skip
+        self.messages.target = self.losses.target
         self.on_circles = on_circles(network) if ragged else frozenset[int]()
-        self.targets: dict[int, Node] = {}  # by the output's layer
         # Gradients of losses of the last step of sequences, and their layers.
         self.seeds: dict[str, int] = {}
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
@@ -120,8 +117,8 @@ class Builder:
         if storage.steps:
             loss, losses, measured = self.judge(is_judged, aggregates)
         else:
-            losses = tuple(map(self.loss, net.judged)) if is_judged else ()
-            loss = self.total(losses) if is_judged else None
+            losses = tuple(map(self.losses.write, net.judged)) if is_judged else ()
+            loss = self.losses.total(losses) if is_judged else None
             measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
         if self.training is not None:
             self.training.is_judged = is_judged
@@ -196,7 +193,7 @@ class Builder:
         axes = ("b", f"n{layer.index}")
         sent = self.messages.output_name(layer)
         if self.training is not None and code.reads_target:
-            self.target_node(layer)  # where all steps are computed: who pushes hears it at each
+            self.losses.target(layer)  # where all steps are computed: who pushes hears it at each
         if self.storage.steps:
             self.start_traces(code)
         value = self.messages.at_vertex(code.forward.output, code, "forward")
@@ -343,7 +340,9 @@ class Builder:
         those that are not the last count 0.
         """
         judged = self.network.judged if is_judged else ()
-        found = {layer: self.loss(layer) for layer in judged if layer.each_step or self.ragged}
+        found = {
+            layer: self.losses.write(layer) for layer in judged if layer.each_step or self.ragged
+        }
         measured: tuple[str, ...] = ()
         if self.ragged:
             measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
@@ -351,7 +350,7 @@ class Builder:
             for layer in judged:
                 if layer in found:
                     continue
-                found[layer] = self.loss(layer)
+                found[layer] = self.losses.write(layer)
                 code = self.code.layers[layer.index]
                 if code.upstream is not None:  # of the last step; at the others it stays 0
                     code.upstream = self.storage.store(
@@ -359,19 +358,13 @@ class Builder:
                     )
                     self.seeds[code.upstream.value] = layer.index
             losses = tuple(found[layer] for layer in judged)
-            loss = self.total(losses) if is_judged else None
+            loss = self.losses.total(losses) if is_judged else None
             if not self.ragged:
                 measured = tuple(self.aggregate(k, each) for k, each in enumerate(aggregates))
             if self.training is not None:
                 self.training.updates.keep_states()
                 self.training.updates.sum_gathered()
         return loss, losses, measured
-
-    def at_last(self) -> Node:
-        """Whether a step is the last one of the sample, in sequences that end early."""
-        if LAST not in self.storage.buffers:
-            self.storage.emit(Target(self.storage.buffer(LAST, ("b",), full=True), LAST, True))
-        return make(Op.NE, load(LAST, "b"), ZERO)
 
     @contextmanager
     def aside(self, phase: str) -> Iterator[None]:
@@ -389,154 +382,10 @@ class Builder:
         name, frame = f"aggregate.{number}", Frame(layer.index)
         if self.ragged:
             step = self.storage.store(value, frame, "b", f"{name}.step")
-            return self.summed(name, frame, select(self.at_last(), step, ZERO))
+            return self.losses.summed(name, frame, select(self.losses.at_last(), step, ZERO))
         self.storage.buffer(name, ("b",))
         self.storage.loop(frame, [Output(name, value)])
         return name
-
-    def target_node(self, layer: Layer) -> Node:
-        """The targets of an output's neurons."""
-        if layer.index not in self.targets:
-            self.targets[layer.index] = self.read_target(layer)
-        return self.targets[layer.index]
-
-    def read_target(self, last: Layer) -> Node:
-        read = self.reads.get(last.name)
-        if read is None:
-            raise ModelError(
-                f"{last.name}: {last.neuron.__name__} reads self.target, which is what the loss "
-                'compares with: give net.output a loss, as loss="squared_error", and the data '
-                "labels. Where the neuron pushes in forward the loss is measured only"
-            )
-        axis, each = f"n{last.index}", last.each_step
-        name = "target" if read.first < 0 else self.storage.apart(f"{last.name}.target")
-        if read.kind == "label":
-            name = self.storage.buffer(name, ("b",), full=True)
-            self.storage.emit(Target(name, "label", each, read.first))
-            is_label = make(Op.EQ, load(name, "b"), self.messages.index(last, "o"))
-            return select(is_label, const(1.0), ZERO)
-        if read.kind == "value":
-            name = self.storage.buffer(name, ("b",), full=True)
-            self.storage.emit(Target(name, "value", each, read.first))
-            return load(name, "b")
-        name = self.storage.buffer(name, ("b", axis), full=True)
-        self.storage.emit(Target(name, read.kind, each, read.first))
-        return load(name, "bo")
-
-    def loss(self, last: Layer) -> str:
-        """Write each sample's loss of one output, and d loss / d output of its neurons (before its
-        interlayer).
-        """
-        code = self.code.layers[last.index]
-        frame = Frame(last.index)
-        loss = last.loss
-        assert loss is not None
-        t = self.target_node(last) if last.answers else ZERO
-        y = load(self.messages.output_name(last), "bo")
-        by_steps = last.each_step or self.ragged
-        own = self.loss_name(last)
-        name = self.storage.buffer(f"{own}.step" if by_steps else own, ("b",))
-        is_whole = False
-        if last.interlayer is softmax and loss == losses.LOSSES["cross_entropy"]:
-            # log y without taking y: log sum exp. d loss / d raw = y * sum(t) - t; sum(t) is 1 for
-            # labels.
-            raw = load(self.storage.apart(f"{last.name}.raw"), "bo")
-            top = self.storage.reduction_loop(raw, "o", "max", frame, f"{last.name}.max")
-            total = self.storage.reduction_loop(
-                make(Op.EXP, raw - top), "o", "sum", frame, f"{last.name}.sum"
-            )
-            per_neuron = t * (make(Op.LOG, total) - (raw - top))
-            wide = t if "o" in t.axes else self.spread_o(t, frame)
-            sum_t = (
-                const(1.0)
-                if self.reads[last.name].kind == "label"
-                else self.storage.reduction_loop(wide, "o", "sum", frame, f"{last.name}.target.sum")
-            )
-            adjoint = y * sum_t - t
-        elif code.stable:
-            z = self.messages.at_vertex(code.forward.output.args[0], code, "forward")
-            per_neuron = make(Op.SOFTPLUS, z) - t * z
-            adjoint = y - t
-        else:
-            formula = parse_function(loss.f, OUTPUT, TARGET)
-            is_whole = "o" not in formula.axes  # one number for the layer: it is the loss
-            for abstract, here in ((OUTPUT, y), (TARGET, t)):
-                self.messages.known[last.index, "loss", abstract] = here
-            per_neuron = self.messages.at_vertex(formula, code, "loss")
-            slope = derive.gradient(formula, const(1.0), [OUTPUT], layerwide=True)[OUTPUT]
-            adjoint = self.messages.at_vertex(slope, code, "loss")
-            if last.interlayer is not None:
-                adjoint = self.messages.through_interlayer(code, adjoint)
-        if self.weighs:
-            if WEIGHT not in self.storage.buffers:
-                each, weight = self.weighs == "step", self.storage.buffer(WEIGHT, ("b",), full=True)
-                self.storage.emit(Target(weight, "weight", each))
-            per_neuron, adjoint = (each * load(WEIGHT, "b") for each in (per_neuron, adjoint))
-        if is_whole:
-            self.storage.loop(frame, [Output(name, per_neuron)])
-        else:
-            if "o" not in per_neuron.axes:
-                per_neuron = self.spread_o(per_neuron, frame)
-            self.storage.loop(frame, [Output(name, per_neuron, "o", "sum")])
-        if by_steps:
-            part, share = load(name, "b"), self.share_of_a_step(last)
-            if self.ragged:
-                valid = self.storage.valid
-                assert valid is not None
-                counts = make(Op.NE, valid, ZERO) if last.each_step else self.at_last()
-                part, adjoint = select(counts, part, ZERO), select(counts, adjoint, ZERO)
-            name = self.summed(own, frame, part * share)
-            adjoint = adjoint * share
-        if last.loss_weight != 1.0:
-            adjoint = adjoint * last.loss_weight
-        if self.masked:
-            adjoint = adjoint * load(self.storage.buffer(ROW_WEIGHT, ("b",), "given"), "b")
-        if self.training is not None:
-            code.upstream = (
-                self.storage.store(adjoint, frame, "bo", f"{last.name}.upstream")
-                if not self.fuse
-                else adjoint
-            )
-        return name
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether the loss is a sum of several, or has a weight."""
-        return len(self.network.judged) > 1 or self.network.judged[0].loss_weight != 1.0
-
-    def total(self, losses: Sequence[str]) -> str:
-        """Write each sample's loss, the sum over outputs."""
-        if not self.adds_up:
-            return losses[0]
-        node: Node = ZERO
-        for layer, name in zip(self.network.judged, losses, strict=True):
-            node = ir.add(node, load(name, "b") * layer.loss_weight)
-        total = self.storage.buffer("loss", ("b",))
-        self.storage.loop(Frame(self.network.last.index), [Output(total, node)])
-        return total
-
-    def loss_name(self, layer: Layer) -> str:
-        """The buffer of each sample's loss of one output."""
-        return self.storage.apart(f"{layer.name}.loss") if self.adds_up else "loss"
-
-    def share_of_a_step(self, judged: Layer) -> Node:
-        """The factor of a step's loss in its sample's."""
-        if not judged.each_step:
-            return const(1.0)
-        return Scalar("inv_steps") if self.ragged else const(1.0 / self.storage.steps)
-
-    def summed(self, name: str, frame: Frame, part: Node) -> str:
-        """Write each sample's sum over its steps."""
-        emitted = self.storage.statements
-        self.storage.buffer(name, ("b",))
-        self.storage.begin("first")
-        self.storage.loop(frame, [Output(name, ZERO)])
-        self.storage.statements = emitted
-        self.storage.loop(frame, [Output(name, load(name, "b") + part)])
-        return name
-
-    def spread_o(self, node: Node, frame: Frame) -> Node:
-        return make(Op.MUL, node, self.storage.ones(frame, "o"))
 
 
 def positions(layer: Layer) -> list[int | None]:
