@@ -44,7 +44,8 @@ _OF_MODULE = {
     "strategies.downpour": "Downpour",
     "strategies.easgd": "EASGD",
     "strategies.parallel_dropout": "ParallelDropout",
-    "train": "Run train",
+    "run_result": "Run",
+    "train": "train",
 }
 _HOME = {name: module for module, names in _OF_MODULE.items() for name in names.split()}
 _MODULES = ("data", "math", "neurons", "plot")
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from horn.optimizers import Direct as Direct
     from horn.optimizers import RMSProp as RMSProp
     from horn.planner.plan import plan as plan
+    from horn.run_result import Run as Run
     from horn.schedules import Cosine as Cosine
     from horn.schedules import Exponential as Exponential
     from horn.schedules import Step as Step
@@ -122,7 +124,6 @@ if TYPE_CHECKING:
     from horn.strategies.downpour import Downpour as Downpour
     from horn.strategies.easgd import EASGD as EASGD
     from horn.strategies.parallel_dropout import ParallelDropout as ParallelDropout
-    from horn.train import Run as Run
     from horn.train import train as train
 
 if "readline" in sys.modules:  # at a prompt: text typed from here on may define neurons

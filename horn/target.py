@@ -27,7 +27,7 @@ from horn.formats.files import missing
 
 if TYPE_CHECKING:
     from horn.job import Job
-    from horn.train import Run
+    from horn.run_result import Run
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 

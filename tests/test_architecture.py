@@ -39,7 +39,7 @@ RANKS = [
     {"model"},
     {"strategies"},
     {"training", "settings"},
-    {"process", "terminal"},
+    {"process", "run_result", "terminal"},
     {"executor", "contents"},
     {"train"},
     {"target", "sklearn", "doctor"},

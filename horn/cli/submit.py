@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from horn.job import Job
     from horn.model import Model
     from horn.planner.plan import Plan
+    from horn.run_result import Run
     from horn.terminal import FirstStepTimer
-    from horn.train import Run
     from horn.training.deadline import Deadline
     from horn.training.profile import Profile
     from horn.training.run_settings import RunSettings

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from horn.cluster.packing import PackedJob
     from horn.job import Job
     from horn.model import Model
+    from horn.run_result import Run
     from horn.strategies import Strategy
-    from horn.train import Run
     from horn.training.loop import History
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ class SubmittedJob:
         return self._result()
 
     def _result(self) -> Run:
-        from horn.train import Run
+        from horn.run_result import Run
         from horn.training.loop import History
 
         status = self.status

@@ -69,9 +69,10 @@ from horn.process import limits
 from horn.process.exits import write_last
 from horn.process.job_payload import draft
 from horn.process.job_spec import RunSpec
+from horn.run_result import Run
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
-from horn.train import Run, conduct
+from horn.train import conduct
 from horn.training.deadline import LOADING, Deadline, interrupting
 from horn.training.identity import differences, identity, in_words
 from horn.training.run_settings import RunSettings
