@@ -36,11 +36,19 @@ from horn.executor.checkpoint_coordinator import CheckpointCoordinator
 from horn.executor.monitor import NOBODY, Outcome, ProgressRecord, TaskMonitor
 from horn.executor.remote_pool import RemoteTaskPool
 from horn.executor.restarts import Restarts, unit_of
-from horn.executor.stalls import MARGIN_S, StallDetector
+from horn.executor.stalls import MARGIN_S, StallDetector, StalledRanks
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
 from horn.partition.placement import Placement
-from horn.process.control import BatchDone, CallbackDecision, ModelRequest, PartSaved, SaveReply
+from horn.patience import Patience
+from horn.process.control import (
+    STEPS,
+    BatchDone,
+    CallbackDecision,
+    ModelRequest,
+    PartSaved,
+    SaveReply,
+)
 from horn.process.decisions import BY_BATCH, BY_EPOCH
 from horn.process.job_payload import JobDraft
 from horn.process.job_spec import RunSpec
@@ -73,6 +81,7 @@ TICK_MS = 1000  # of the embedded ZooKeeper
 # How long a task waits for a ZooKeeper in its parent: only the parent can give the task's place
 # to another, and it ends the process first.
 SILENCE_S = 86_400.0
+ASKED = "sending the model to a callback"
 STOPPING = "Stopping at the next iteration"
 # Open files of the parent for each task: its line, its stack, its pidfd, its session with an
 # embedded ZooKeeper.
@@ -561,15 +570,33 @@ class Attempts:
         assert unseen is not None
         if monitor.is_over:
             return monitor.whole["parameter"], monitor.whole["state"]
-        n_waiting = -1
-        while monitor.n_shares < n_tasks or n_waiting < len(unseen):
+        n_waiting, patience = -1, Patience(self._answer_s(0))
+        while len(monitor.shared) < n_tasks or n_waiting < len(unseen):
+            n_shared = len(monitor.shared)
             if n_waiting < len(unseen):  # group 0 waits, again after a restart: it is asked
                 n_waiting = len(unseen)
                 monitor.take_arrays()
                 pool.tell(ModelRequest(n_tasks))
             self._look_after(monitor, repairs, time.monotonic())
             self._hear(monitor, repairs, CHECKPOINT_LOOK_S)
+            if len(monitor.shared) != n_shared:
+                patience = Patience(self._answer_s(len(monitor.shared)))
+            elif patience.left_s() <= 0 and self.settings.made_strategy.is_joined:
+                # Tasks of others send heartbeats while they wait: their silence is noticed above.
+                late, there = set(range(n_tasks)) - monitor.shared, sorted(monitor.shared)
+                stalled = StalledRanks(tuple(sorted(late)), tuple(there), ASKED, patience.timeout_s)
+                monitor.hear(NOBODY, stalled.failed(time.monotonic()))
+                patience.renew()
         return monitor.take_arrays()
+
+    def _answer_s(self, n_shared: int) -> float:
+        """How long the next task may take to send its part of the model. The first may still be in
+        a callback that runs in every task, which is bounded only by when another task waits for it.
+        """
+        timeout_s, start_s = self.settings.superstep_timeout, self.settings.start_timeout
+        if not n_shared and any(getattr(one, "everywhere", False) for one in self.job.callbacks):
+            return len(STEPS) * start_s
+        return timeout_s + MARGIN_S
 
 
 class JobEntry:

@@ -197,7 +197,7 @@ class TaskMonitor:
         self.traces: dict[int, control.TraceEvents] = {}
         self.whole: dict[str, dict[str, Array]] = {"parameter": {}, "state": {}}
         self.n_covered: dict[tuple[str, str], int] = {}
-        self.n_shares = 0
+        self.shared: set[int] = set()  # ranks whose parts of the arrays have come
         # Deadlines of the verdict, by whether trouble is mute. Messages that came while this
         # process stood still are read first.
         self._patience: dict[bool, Patience] | None = None
@@ -233,7 +233,7 @@ class TaskMonitor:
                         self.record.unseen.append(said)
                 case control.ArrayShare(parts):
                     self._put(rank, parts, descriptors)
-                    self.n_shares += 1
+                    self.shared.add(rank)
                 case control.TraceEvents():
                     self.traces[rank] = said
                 case TaskFinished():
@@ -327,7 +327,7 @@ class TaskMonitor:
     def take_arrays(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the whole arrays that have come so far (parameters, states), and forget them."""
         found = self.whole["parameter"], self.whole["state"]
-        self.whole, self.n_shares = {"parameter": {}, "state": {}}, 0
+        self.whole, self.shared = {"parameter": {}, "state": {}}, set()
         self.n_covered.clear()
         return found
 

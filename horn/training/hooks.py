@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -157,8 +158,9 @@ class Hooks:
                 _check_measured(measured, context.row)
             except Interrupted as late:
                 late.where = f"in callback {name_of(callback)}, {hook}"
-                if context._model is not None:
-                    late.iteration, late.model = context.iteration, self._made()
+                if context._model is not None and self._lost is None:
+                    with suppress(HornError):  # tasks that do not answer either
+                        late.iteration, late.model = context.iteration, self._made()
                 raise
             except Exception as error:
                 if self._lost is None:

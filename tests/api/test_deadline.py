@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import Timeout
+from horn.errors import MemberLost, Timeout
 from horn.training import deadline
 from horn.training.deadline import Deadline, Interrupted, interrupting
+from horn.training.hooks import Hooks
+from horn.training.loop import History
 
 
 def past() -> Deadline:
@@ -114,3 +116,39 @@ def test_a_callback_that_hangs_is_interrupted_and_the_model_is_there(
     assert late.value.iteration == n
     for name, array in late.value.model.parameters.items():
         np.testing.assert_allclose(array, whole.parameters[name], rtol=1e-5, atol=1e-6)
+
+
+class Asks(horn.Callback):
+    """Asks for the model after each epoch; or is interrupted before it can."""
+
+    def __init__(self, is_first: bool) -> None:
+        self.is_first = is_first
+
+    def on_epoch_end(self, context: Any) -> None:
+        if self.is_first:
+            raise Interrupted(3.0)
+        _ = context.model
+
+
+@pytest.mark.parametrize(
+    ("is_first", "error"),
+    [(False, Interrupted(3.0)), (True, MemberLost("task 0", ("task 1",)))],
+    ids=["while it asks", "before"],
+)
+def test_tasks_that_do_not_give_the_model_are_asked_once(is_first: bool, error: Exception):
+    """A callback that was interrupted while it waited for them waited again, without an end."""
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = np.zeros((4, 2)), np.arange(4) % 2
+    hooks = Hooks(horn.Job(net, data, batch_size=4, epochs=1, callbacks=(Asks(is_first),)))
+    asked = []
+
+    def arrays() -> Any:
+        asked.append(error)
+        raise error
+
+    hooks.arrays = arrays
+    with pytest.raises(Interrupted, match="in callback Asks, on_epoch_end") as late:
+        hooks.epoch({"epoch": 1, "iteration": 1}, History())
+    assert asked == [error] and late.value.model is None
