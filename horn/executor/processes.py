@@ -124,8 +124,8 @@ class ChildProcess:
     def is_stopped(self) -> bool:
         """Whether SIGSTOP or a debugger has stopped the process."""
         try:
-            with open(f"/proc/{self.process.pid}/stat") as file:
-                return file.read().rpartition(")")[2].split()[0] in "Tt"
+            with open(f"/proc/{self.process.pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[0] in b"Tt"
         except (OSError, IndexError):
             return False
 

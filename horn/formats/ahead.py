@@ -24,12 +24,12 @@ def mapped_at(address: int) -> tuple[int, str]:
     """The inode and path of what is mapped at an address of this process, 0 and "" of none. A
     path that is no more has a word behind it; so has a memfd: "/memfd:name (deleted)".
     """
-    with open("/proc/self/maps") as maps:
+    with open("/proc/self/maps", "rb") as maps:
         for line in maps:
             span, _, _, _, inode, *path = line.split(maxsplit=5)
-            first, _, last = span.partition("-")
+            first, _, last = span.partition(b"-")
             if int(first, 16) <= address < int(last, 16):
-                return int(inode), path[0].rstrip("\n") if path else ""
+                return int(inode), os.fsdecode(path[0].rstrip(b"\n")) if path else ""
     return 0, ""
 
 

@@ -156,7 +156,8 @@ def _n_threads(uid: int) -> int:
         if not entry.name.isdigit():
             continue
         try:
-            status = Path(entry.path, "status").read_text()
+            # A name is any bytes, and it may be cut within a character.
+            status = Path(entry.path, "status").read_text(errors="replace")
         except OSError:
             continue  # it has ended
         facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)

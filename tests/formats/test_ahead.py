@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,14 @@ def test_files_are_told_from_memory(mapped):
     assert ahead.is_file(mapped)
     assert ahead.is_file(np.asarray(mapped)[3:])
     assert not ahead.is_file(np.zeros((60, 100), np.float32))
+
+
+def test_a_file_may_be_mapped_whose_name_is_no_text(tmp_path):
+    path = tmp_path / os.fsdecode(b"\xff.npy")
+    np.save(path, np.zeros((60, 100), np.float32))
+    mapped = np.asarray(np.load(path, mmap_mode="r"))
+    assert ahead.mapped_at(mapped.__array_interface__["data"][0])[1] == str(path)
+    assert ahead.is_file(mapped[3:]) and not ahead.is_file(np.zeros(1000))
 
 
 def test_only_rows_of_files_are_asked_for(mapped, monkeypatch):

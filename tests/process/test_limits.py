@@ -252,6 +252,17 @@ def test_a_group_leader_of_another_session_is_told_how_to_start():
     assert done.returncode != 0 and "start it with start_new_session=True" in done.stderr
 
 
+def test_a_process_whose_name_is_no_text_is_counted_as_any_other():
+    """One such process of anybody on the host, and no process of a job could start."""
+    found = run("""
+from horn.process.main import peak_memory_bytes
+open("/proc/self/comm", "wb").write(b"\\xff\\xfe")
+apply(ProcessLimits(n_processes=50))
+tell(limit=resource.getrlimit(resource.RLIMIT_NPROC)[0], peak=peak_memory_bytes())
+""")
+    assert found["limit"] > 50 and found["peak"] > 1e6
+
+
 def test_limits_are_checked_when_they_are_read():
     import msgspec
 
