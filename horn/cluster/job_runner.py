@@ -77,6 +77,7 @@ from horn.training.deadline import LOADING, Deadline, interrupting
 from horn.training.identity import differences, identity, in_words
 from horn.training.run_settings import RunSettings
 from horn.transport import Identity, PeerUnreachable
+from horn.wire.text import wire_text
 
 logger = logging.getLogger(__name__)
 
@@ -186,12 +187,13 @@ class JobRunner:
             # A model that cannot be written would have to be computed again for nothing.
             is_final=not is_repairable or isinstance(error, ModelError),
             hosts=blamed(error, host, ranks, names),
-            details=str(getattr(error, "details", ""))[:20_000],
+            details=wire_text(str(getattr(error, "details", "")), MAX_TEXT),
             kept=self.kept,
         )
 
     def _said(self, text: str) -> str:
         """A failure in words, with the worker where there are several."""
+        text = wire_text(text, 3 * MAX_TEXT)  # a line of the user's, an error, what became of it
         return text if self.n_hosts == 1 else f"{text}\n(said by worker {self.assignment.host})"
 
     def _unexpected(self, error: BaseException) -> HostFailure:
@@ -211,7 +213,8 @@ class JobRunner:
             return HostFailure(self._said(f"{place}{_short(said)}"), is_final=True)
         if not place:
             code = 1 if isinstance(error, SystemExit) else 70
-            return HostFailure(self._said(kind), code, is_final=True, details=text[-20_000:])
+            details = wire_text(text[-MAX_TEXT:], MAX_TEXT)
+            return HostFailure(self._said(kind), code, is_final=True, details=details)
         return HostFailure(self._said(f"{place}{kind}"), is_final=True)
 
     def _line(self, error: BaseException, called: bool) -> str:

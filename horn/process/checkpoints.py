@@ -12,6 +12,7 @@ from typing import Any
 from horn.checkpoint import Checkpoints, WrittenPart
 from horn.errors import CheckpointError, Timeout
 from horn.process.control import (
+    TEXT_CHARACTERS,
     ControlChannel,
     ControlMessage,
     PartSaved,
@@ -23,6 +24,7 @@ from horn.process.job_spec import RunSpec
 from horn.strategies import TaskEngine
 from horn.training.checkpointing import PartWriter, part_name, pieces
 from horn.training.loop import TrainingLoop
+from horn.wire.text import wire_text
 
 
 class TaskCheckpoints:
@@ -95,7 +97,7 @@ class TaskCheckpoints:
         n_rows = loop.epoch - bool(loop.done)
 
         def then(found: WrittenPart | CheckpointError) -> None:
-            said = PartSaved(iteration, n_rows, error=str(found)[:60_000])
+            said = PartSaved(iteration, n_rows, error=wire_text(str(found), TEXT_CHARACTERS))
             if isinstance(found, WrittenPart):
                 said = PartSaved(iteration, n_rows, found.n_bytes, found.sha256)
             try:

@@ -28,6 +28,7 @@ from horn.security.keys import Credential
 PACKET_BYTES = 32 * 1024
 MESSAGE_BYTES = 64 * 1024 * 1024
 MAX_DESCRIPTORS = 64
+TEXT_CHARACTERS = 64_000
 INLINE, IN_MEMORY = b"\0", b"\1"
 # A task's wait for its parent to read, which may be stopped (Ctrl-Z), or in a long callback.
 UNREAD_S = 86_400.0
@@ -50,7 +51,7 @@ STEPS = (
 ) = range(len(STEPS))  # fmt: skip
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_Text = Annotated[str, msgspec.Meta(max_length=64_000)]
+_Text = Annotated[str, msgspec.Meta(max_length=TEXT_CHARACTERS)]
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

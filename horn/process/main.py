@@ -49,6 +49,7 @@ from horn.training.loss_journal import LossJournal
 from horn.training.progress import Progress
 from horn.transport import PeerLost
 from horn.wire.frames import Array
+from horn.wire.text import wire_text
 
 if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that few need
     from horn.parameter_server.server import ParameterServer
@@ -60,7 +61,7 @@ STOP_S = 5.0  # for a server in this process to end after its last message
 SIGNS = 4  # heartbeats, at least, in a superstep's deadline,
 SIGN_S = 5.0  # and seconds between two, at most
 IDLE_TIMEOUTS = 10  # a server may be idle for so many times a task's deadline
-MAX_TEXT = 60_000
+MAX_TRACEBACK = 60_000  # characters, the last ones
 COPIED_AT_ONCE = 1 << 20  # numbers
 
 
@@ -71,7 +72,7 @@ def peak_memory_bytes() -> int:
     Not getrusage: its ru_maxrss begins with what the parent held when it started this process.
     """
     held = {}
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name in ("VmHWM", "RssFile"):
             held[name] = int(value.split()[0]) * 1024
@@ -526,12 +527,15 @@ class TaskProcess:
                 return
             self._is_reported = True
             trouble = self.loop.trouble if self.loop is not None else None
-            try:
-                if trouble is not None:  # with all shares the parent can name the neurons
+            if trouble is not None:  # with all shares the parent can name the neurons
+                with suppress(Exception):  # without this one, as many as come
                     self.send_share()
-                self.line.send(self.failed(error))
-            except OSError:
-                pass  # the parent has gone
+            try:
+                said = self.failed(error)
+            except Exception as met:  # as of an error of the user's that cannot say what it is
+                said = self.failed(met)
+            with suppress(OSError):  # the parent has gone
+                self.line.send(said)
 
     def failed(self, error: BaseException) -> control.FailureReport:
         group, loop = self.group, self.loop
@@ -550,21 +554,22 @@ class TaskProcess:
 
         if isinstance(error, BarrierTimeout):
             more = {"absent": called(error.absent), "arrived": called(error.arrived),
-                    "hint": in_ranks(error.hint, first),
+                    "hint": _sent(in_ranks(error.hint, first)),
                     "timeout_s": error.timeout_s}  # fmt: skip
         elif isinstance(error, MemberLost):
             more = {"lost": called(error.lost)}
             if isinstance(error, PeerLost):
-                more["reason"] = in_ranks(error.reason, first)
+                more["reason"] = _sent(in_ranks(error.reason, first))
         text = out_of_memory(error) if isinstance(error, MemoryError) else str(error)
+        line = line_of(error)
         return control.FailureReport(
             kinds=tuple(c.__name__ for c in type(error).__mro__),
-            text=text[:MAX_TEXT],
+            text=_sent(text),
             when=time.monotonic(),
-            where=where,
-            label=label,
-            line=line_of(error),
-            traceback="".join(traceback.format_exception(error))[-MAX_TEXT:],
+            where=_sent(where),
+            label=_sent(label),
+            line=line and (_sent(line[0]), line[1], _sent(line[2])),
+            traceback=_sent("".join(traceback.format_exception(error))[-MAX_TRACEBACK:]),
             trouble=None if trouble is None else dataclasses.astuple(trouble),
             **more,
         )
@@ -607,6 +612,10 @@ class _Initial(Mapping[str, Array]):
 def in_ranks(text: str, first: int) -> str:
     """Replace a group's task numbers by ranks, from its first rank: task 1 -> task 3."""
     return re.sub(r"\btask (\d+)", lambda found: f"task {first + int(found[1])}", text)
+
+
+def _sent(text: str) -> str:
+    return wire_text(text, control.TEXT_CHARACTERS)
 
 
 def _is_of_wire(error: BaseException) -> bool:

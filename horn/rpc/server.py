@@ -36,6 +36,7 @@ from horn.security.keys import SERVICE_ROLES, Key
 from horn.security.tls import listening
 from horn.transport._zeromq import bind, router
 from horn.wire.admission import Admission
+from horn.wire.text import wire_text
 from horn.wire.zap import AllowedKeys, ZapHandler, pair_of
 
 __all__ = ["ROLES", "RpcCall", "CallAbandoned", "Quotas", "RpcServer"]
@@ -316,7 +317,7 @@ class RpcServer:
             os.eventfd_write(self._wake, 1)
 
     def _problem(self, peer: bytes, number: int, error: HornError) -> None:
-        problem = calls.CallError(number, type(error).__name__, str(error)[:4000])
+        problem = calls.CallError(number, type(error).__name__, wire_text(str(error), 4000))
         self.put(peer, [calls.encode(problem)])
 
     # the thread of a call

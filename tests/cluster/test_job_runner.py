@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 from pathlib import Path
 from typing import Any
@@ -87,3 +88,18 @@ def test_a_job_whose_code_has_closed_the_streams_says_so(
     assert said.phase == FAILED and said.failure.is_final
     assert "ValueError: I/O operation on closed file.\n" in said.failure.text
     assert "has closed sys.stdout or sys.stderr, where horn writes as well" in said.failure.text
+
+
+@pytest.mark.parametrize("error", [ValueError, ModelError])
+def test_an_error_whose_text_names_a_file_that_is_no_text_can_be_sent(
+    runner: Any, error: type[Exception]
+) -> None:
+    """The process ended before it had said anything."""
+
+    def reads() -> None:
+        raise error("cannot read " + os.fsdecode(b"x-\xff.csv"))
+
+    runner._run = reads
+    said = runner.run()
+    assert said.phase == FAILED and "cannot read x-\\udcff.csv" in said.failure.text
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=type(said)) == said

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import logging
+import os
 import select
 import socket
 import threading
@@ -17,7 +18,15 @@ import pytest
 import zmq
 
 from horn.cluster.client import save
-from horn.errors import ClusterError, Conflict, JobError, NotAllowed, ProtocolError, Timeout
+from horn.errors import (
+    ClusterError,
+    Conflict,
+    JobError,
+    NotAllowed,
+    NotFound,
+    ProtocolError,
+    Timeout,
+)
 from horn.rpc import protocol as calls
 from horn.rpc.call import ServiceFailed
 from horn.rpc.client import MAX_FAILED, ClientKeys, RpcClient
@@ -109,12 +118,18 @@ def test_errors_of_handlers_come_back_as_what_they_are(caplog):
     def bug(call):
         raise ZeroDivisionError("secret detail")
 
+    def odd(call):
+        raise NotFound("there is no " + os.fsdecode(b"/data/\xff.csv"))
+
     found = RpcServer(URL, "host-1", KEY)
+    found.on("odd", Text, odd, ["client"])
     found.on("conflict", Text, conflict, ["client"])
     found.on("bug", Text, bug, ["client"])
     with found, client(found) as caller:
         with pytest.raises(Conflict, match="job 'a' has ended"):
             caller.call("conflict", Text(), Text)
+        with pytest.raises(NotFound, match=r"there is no /data/\\udcff\.csv"):
+            caller.call("odd", Text(), Text)
         with pytest.raises(ClusterError, match="host-1: bug failed; its log says why") as caught:
             caller.call("bug", Text(), Text)
         assert "secret detail" not in str(caught.value) and "secret detail" in caplog.text
