@@ -72,6 +72,7 @@ class CheckpointCoordinator:
         if len(parts) == self.n_parts:
             del self._parts[said.iteration]
             self._commit(said.iteration, parts)
+            self._discard(before=said.iteration)
             if self._due is not None and self._due.at == said.iteration and not self._due.stop:
                 self._due, self._factor = None, 1
 
@@ -127,9 +128,15 @@ class CheckpointCoordinator:
 
     def close(self) -> None:
         """Discard incomplete checkpoints: all tasks have ended."""
-        for iteration in self._parts:
+        self._discard(before=math.inf)
+
+    def _discard(self, before: float) -> None:
+        """Discard incomplete checkpoints before an iteration of which all tasks have saved: they
+        save in order, so who has not saved earlier was too late for it.
+        """
+        for iteration in [known for known in self._parts if known < before]:
+            del self._parts[iteration]
             self.checkpoints.discard(self.checkpoints.temporary(iteration, self.attempt))
-        self._parts.clear()
 
     def _commit(self, iteration: int, parts: Mapping[int, PartSaved]) -> None:
         temporary = self.checkpoints.temporary(iteration, self.attempt)

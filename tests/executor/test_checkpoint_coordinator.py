@@ -75,6 +75,18 @@ def test_a_checkpoint_is_there_when_all_parts_are(tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
+def test_parts_that_others_were_too_late_for_go_with_the_next_checkpoint(tmp_path):
+    """They stayed to the end of the job: as much again as the job keeps, for each late answer."""
+    board = Board(tmp_path)
+    board.save(0, 10)
+    board.save(0, 20)
+    board.save(1, 20)
+    board.save(0, 30)  # which may still be completed
+    assert [path.name[:14] for path in tmp_path.glob("*.tmp")] == ["ckpt-000000030"]
+    board.save(1, 30)
+    assert board.checkpoints.iterations() == [20, 30] and not list(tmp_path.glob("*.tmp"))
+
+
 def test_a_part_that_was_not_written_costs_the_checkpoint_and_a_warning(tmp_path, caplog):
     board = Board(tmp_path)
     board.save(0, 10)
@@ -279,13 +291,13 @@ def test_a_part_that_meets_an_unforeseen_error_costs_the_checkpoint(tmp_path, mo
     made, line = saver(tmp_path, every=2)
 
     def write_part(*given):
-        raise MemoryError
+        raise MemoryError(os.fsdecode(b"\xff"))  # as of a folder whose name is no UTF-8
 
     monkeypatch.setattr(checkpointing, "write_part", write_part)
     assert not reach(made, 2)
     said = heard(line)
     assert said.iteration == 2 and said.error.endswith(
-        "ckpt-000000002-0000.tmp: cannot be written (MemoryError: ); the log has more"
+        "ckpt-000000002-0000.tmp: cannot be written (MemoryError: \\udcff); the log has more"
     )
     made.close()
     assert "part not written iteration=2" in caplog.text
