@@ -131,7 +131,7 @@ class JobController:
         slots. A worker whose node cannot be read is left out.
         """
         taken = self.orders.nodes()
-        found, unread = {}, dict[str, ProtocolError]()
+        found, unread = {}, dict[str, HornError]()
         for name, member in self.workers.members(unread).items():
             used = sum(n for job, n in allocated(name, taken.get(name)).items() if job != but)
             try:

@@ -31,7 +31,16 @@ from horn.coordination.records import (
     Znode,
 )
 from horn.coordination.session import Session
-from horn.errors import BarrierTimeout, Conflict, Fenced, NotApplied, ProtocolError, Unreachable
+from horn.errors import (
+    AccessDenied,
+    BarrierTimeout,
+    Conflict,
+    Fenced,
+    HornError,
+    NotApplied,
+    ProtocolError,
+    Unreachable,
+)
 
 logger = logging.getLogger(__name__)
 LATE = "Look in the log of an absent one, or raise start_timeout (--start-timeout)"
@@ -80,6 +89,8 @@ class FolderView:
         self._lock = threading.RLock()
         self._nodes: dict[str, Znode] = {}
         self._asked: set[str] = set()  # a get() is on its way, or its watch is set
+        self._denied: set[str] = set()  # present nodes that this session may not read
+        self._is_closed_to_us = False  # nor list the folder
         self._round = 0  # of full reads; answers of an earlier one are ignored
         self._pending = 0  # answers that the first complete view waits for
         self._ready = threading.Event()
@@ -91,14 +102,24 @@ class FolderView:
         self._list(0)
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Wait until the folder has been read once. Raises Unreachable: not in time."""
+        """Wait until the folder has been read once. Raises Unreachable: not in time. AccessDenied:
+        its names may not be read.
+        """
         if not self._ready.wait(timeout_s):
             raise Unreachable(self.coord.hosts, f"no answer about {self.folder}", timeout_s)
         self.coord.check()
+        if self._is_closed_to_us:
+            raise self.coord._denied(self.folder, "list")
 
     def nodes(self) -> dict[str, Znode]:
         with self._lock:
             return dict(self._nodes)
+
+    def denied(self) -> dict[str, AccessDenied]:
+        """The nodes that are there and may not be read, each with its error."""
+        with self._lock:
+            names = sorted(self._denied)
+        return {name: self.coord._denied(f"{self.folder}/{name}", "read") for name in names}
 
     def learn(self, name: str, node: Znode) -> None:
         """Take a node that the caller has just read, unless the view has a newer one."""
@@ -155,9 +176,13 @@ class FolderView:
             if reply.reason == "missing":
                 self._replace(dict.fromkeys(self.nodes()))
                 self._answered(round_)
+            elif reply.reason == "access":
+                self._is_closed_to_us = True
+                self._answered(round_)
             return
-        names = set(reply.value)
+        names, self._is_closed_to_us = set(reply.value), False
         with self._lock:
+            self._denied &= names
             new = names - self._asked
             self._asked = (self._asked & names) | new
             gone = [name for name in self._nodes if name not in names]
@@ -171,11 +196,18 @@ class FolderView:
                 self._read_soon([name])
 
         def read(reply: Reply) -> None:
-            if reply.reason == "missing":
+            if reply.reason == "access":
+                with self._lock:
+                    self._asked.discard(name)  # there is no watch: it is read with the next list
+                    self._denied.add(name)
+            elif reply.reason == "missing":
                 with self._lock:
                     self._asked.discard(name)
+                    self._denied.discard(name)
                 self._replace({name: None})
             elif not reply.reason:
+                with self._lock:
+                    self._denied.discard(name)
                 self._replace({name: reply.value})
             else:
                 return
@@ -312,11 +344,16 @@ class Membership:
             if node is not None and node.created == mine.token:
                 self.coord.delete(f"{self.folder}/{mine.name}")
 
-    def members(self, unread: dict[str, ProtocolError] | None = None) -> dict[str, Member]:
+    def members(self, unread: dict[str, HornError] | None = None) -> dict[str, Member]:
         """The present members, as far as this process knows. unread : collects the nodes that this
-        horn did not write; without it they raise ProtocolError.
+        horn did not write, or may not read; without it they raise ProtocolError or AccessDenied.
         """
         self._view.wait_ready(10.0)
+        denied = self._view.denied()
+        if unread is not None:
+            unread |= denied
+        elif denied:
+            raise next(iter(denied.values()))
         found = {}
         for name, node in sorted(self._view.nodes().items()):
             try:
@@ -338,24 +375,21 @@ class Membership:
         deadline = time.monotonic() + timeout_s
         self._view.wait_ready(timeout_s)  # not below: the callback that shows it needs the lock
 
-        def present() -> frozenset[str]:
-            if accept is None:
-                return self.names()
-            return frozenset(n for n, m in self.members().items() if n in wanted and accept(m))
+        def present() -> dict[str, Member]:
+            found = {n: m for n, m in self.members().items() if n in wanted}
+            return {n: m for n, m in found.items() if accept is None or accept(m)}
 
         with self._changed:
-            while not wanted <= present():
+            while (here := present()).keys() != wanted:
                 self.check()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    here = present()
                     raise BarrierTimeout(
-                        f"registration in {self.folder}", tuple(sorted(wanted - here)),
-                        tuple(sorted(wanted & here)), timeout_s, LATE,
+                        f"registration in {self.folder}", tuple(sorted(wanted - here.keys())),
+                        tuple(here), timeout_s, LATE,
                     )  # fmt: skip
                 self._changed.wait(left)
-        found = self.members()
-        return {name: found[name] for name in sorted(wanted & found.keys())}
+        return here
 
     def departures(self) -> Counter[str]:
         """The number of departures so far, by name. A holder that was replaced has departed too."""

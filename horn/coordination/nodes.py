@@ -90,9 +90,14 @@ class Nodes(ABC):
             self.check()
         return replies
 
-    def _deny(self, path: str) -> NoReturn:
+    def _denied(self, path: str, right: str = "") -> AccessDenied:
+        """The error of a refused request. right : what was to be done with the node, a verb."""
+        what = right and f"the right to {right} it is missing, since "
         hint = "give the cluster's, with --key FILE or HORN_KEY"
-        raise AccessDenied(self.hosts, path, f"the key is another one, or missing; {hint}")
+        return AccessDenied(self.hosts, path, f"{what}the key is another one, or missing; {hint}")
+
+    def _deny(self, path: str) -> NoReturn:
+        raise self._denied(path)
 
     def _ask(self, request: str, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Reply:
         """The reply to an idempotent request, repeated over broken connections."""

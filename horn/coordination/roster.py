@@ -20,6 +20,7 @@ import msgspec
 from horn.coordination import paths
 from horn.coordination.membership import (
     LATE,
+    Member,
     Membership,
     MembershipChange,
     already_held,
@@ -184,6 +185,7 @@ class Publication:
         """Wait for all members, of this attempt or later; write the table. counts : by folder."""
         deadline = time.monotonic() + timeout_s
         folders: dict[str, list[RosterEntry]] = {}
+        taken: list[tuple[str, Member]] = []
         for folder, n in counts.items():
             names = [str(number) for number in range(n)]
             self.members[folder].members()  # waits until the folder has been read
@@ -196,6 +198,7 @@ class Publication:
                 RosterEntry(found[name].endpoint, str(found[name].info.get("wire", "")))
                 for name in names
             ]
+            taken += [(folder, found[name]) for name in names]
         table = RosterTable(self.attempt, folders)
         try:
             self.coord.create(self.path, msgspec.json.encode(table), ephemeral=True)
@@ -205,6 +208,17 @@ class Publication:
             self._table = table
         for folder, membership in self.members.items():
             self._watch(folder, membership)
+        # Those of one folder may have gone while another was waited for, before they were watched.
+        present = {folder: membership.members() for folder, membership in self.members.items()}
+        gone = [
+            (folder, one.name)
+            for folder, one in taken
+            if one.name not in present[folder] or present[folder][one.name].token != one.token
+        ]
+        if gone:
+            with self._lock:
+                self._gone += gone
+            self._tell()
         return table
 
     def close(self) -> None:
@@ -269,6 +283,8 @@ class Roster:
             node = self._node.read()
             if node is not None:
                 self._table = _table_of(self.path, node)
+                if self._table.gone:  # is for ``check`` to read: who has gone is lost to a barrier
+                    self._node.is_stale = True
                 return self._table
             left = deadline - time.monotonic()
             if left <= 0 or not self._changed.wait(left):

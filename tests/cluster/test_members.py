@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 
 import pytest
+from kazoo.security import make_digest_acl
 
 from horn import errors
 from horn.coordination.membership import Membership, MembershipChange
@@ -12,6 +13,7 @@ from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
+OTHERS = [make_digest_acl("others", "secret", all=True)]  # rights to a node
 
 
 @pytest.fixture
@@ -142,6 +144,30 @@ def test_a_stranger_among_the_members_is_named(folder, connect):
     wait_until(lambda: "odd" in a.names())
     with pytest.raises(errors.ProtocolError, match="odd is not a member that horn wrote"):
         a.members()
+
+
+def test_a_member_that_may_not_be_read_is_named(folder, connect):
+    """Nothing of the folder was known then, and ZooKeeper was said not to answer."""
+    coord, name = connect(), f"{folder}/odd"
+    coord.ensure(folder)
+    coord._client.create(name, acl=OTHERS)
+    a = Membership(coord, folder)
+    a.join("a", "tcp://h1:5")
+    with pytest.raises(errors.AccessDenied, match=f"{name}: the right to read it is missing"):
+        a.members()
+    unread: dict[str, errors.HornError] = {}
+    assert a.members(unread).keys() == {"a"} and unread.keys() == {"odd"}
+    coord.delete(name)
+    wait_until(lambda: not a._view.denied())
+    assert a.members().keys() == {"a"}
+
+
+def test_a_folder_that_may_not_be_listed_is_named(folder, connect):
+    coord = connect()
+    coord.ensure(folder)
+    coord._client.set_acls(folder, OTHERS)
+    with pytest.raises(errors.AccessDenied, match=f"{folder}: the right to list it is missing"):
+        Membership(coord, folder).members()
 
 
 def test_another_layout_is_named(folder, connect):

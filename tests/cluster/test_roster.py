@@ -87,6 +87,32 @@ def test_the_table_goes_with_its_writer(folder, connect):
     assert roster.lost(["0", "1"], before) == ("0",)
 
 
+def test_who_goes_while_others_are_waited_for_is_known_to_all(folder, connect):
+    """It was in the table, and never among those who have gone: it was watched too late."""
+    group = Group(folder, connect, 3)
+    group.join(1)
+    group.join(2)
+
+    class Later(Membership):
+        def wait_for(self, *given):
+            group.coords[2].close()
+            wait_until(lambda: group.first.names() == {"0", "1"})
+            return super().wait_for(*given)
+
+    later = f"{folder}-later"
+    own, other = Registration(group.coords[1], later), Later(group.coords[0], later)
+    own.join("0", "shm://0", info={"attempt": 0})
+    group.publication.members = {folder: group.first, later: other}
+    group.publication.publish({**group.counts, later: 1}, 10.0)
+    roster = group.rosters[0]
+    assert len(roster.wait(group.counts, 10.0).folders[folder]) == 3
+    before = roster.departures()
+    roster.check()
+    assert roster.lost(["0", "1", "2"], before) == ("2",)
+    other.close()
+    own.close()
+
+
 def test_waiting_names_the_absent(folder, connect):
     group = Group(folder, connect, 4)
     group.join(1)
@@ -198,11 +224,16 @@ def test_a_server_that_lags_does_not_hold_a_registration_beyond_its_deadline(mon
 class OneFolder:
     """Of Membership what a publication asks for: who is there, and who has gone since."""
 
+    def __init__(self) -> None:
+        self.present: dict[str, Any] = {}
+
     def members(self) -> dict[str, Any]:
-        return {}
+        return self.present
 
     def wait_for(self, names, timeout_s, wanted) -> dict[str, Any]:
-        return {name: types.SimpleNamespace(endpoint=name, info={}) for name in names}
+        for name in names:
+            self.present[name] = types.SimpleNamespace(name=name, endpoint=name, info={}, token=1)
+        return self.present
 
     def subscribe(self, callback):
         self.callback = callback
