@@ -77,6 +77,14 @@ def test_after_a_run(job):
     assert dataclasses.replace(plan, measured=None) == horn.plan(job)
 
 
+def test_an_epoch_that_nobody_told_of_is_not_measured(job):
+    """As one that group 0 of a run with servers reported to a process that has ended."""
+    run = horn.train(job)
+    plan = horn.plan(job).after(run)
+    run.history.rows.insert(0, {**run.history[0], "samples_per_s": None})
+    assert horn.plan(job).after(run) == plan
+
+
 @pytest.mark.parametrize("tasks", [0, -1, 1.5, True])
 def test_bad_tasks(job, tasks):
     with pytest.raises(JobError, match="tasks must be a whole number"):
