@@ -153,7 +153,7 @@ class Group:
             superstep = base + index
             if step.phase is POST:
                 pack(index, outbox)
-                n_boxes = self._n_written(step.parts)
+                n_boxes = self._n_written(step.posted)
                 between = clock()
                 transport.post(superstep, step.parts)
                 now = clock()
@@ -219,12 +219,11 @@ class Group:
         self._written.append(part)
         return self.transport.outbox(part, self.timeout_s)
 
-    def _n_written(self, parts: Sequence[int]) -> int:
+    def _n_written(self, parts: frozenset[int]) -> int:
         """The number of outboxes of these parts that were asked for since the last call."""
-        written = self._written
-        mine = [part for part in written if part in parts]
-        self._written = [part for part in written if part not in parts]
-        return len(mine)
+        n_before = len(self._written)
+        self._written = [part for part in self._written if part not in parts]
+        return n_before - len(self._written)
 
     def _inbox(self, part: int) -> Array:
         self._n_read += 1

@@ -53,21 +53,26 @@ class ScriptStep:
     """One instruction as it concerns this task; made once per script.
 
     ``n_blocks`` to pack or to unpack; ``n_messages`` and ``n_bytes`` count each receiver of a block
-    when posting, each block when collecting.
+    when posting, each block when collecting. ``parts`` are those of all tasks, in their order;
+    ``posted`` the same, to look one up when posting.
     """
 
-    __slots__ = ("phase", "index", "parts", "label", "n_blocks", "n_messages", "n_bytes", "owes")
+    __slots__ = (
+        "phase", "index", "parts", "posted", "label", "n_blocks", "n_messages", "n_bytes", "owes",
+    )  # fmt: skip
 
     def __init__(self, instruction: Instruction, task: int, channels: Mapping[int, Channel]):
         self.phase = _PHASE[type(instruction)]
         self.index, self.label = instruction.index, instruction.label
         self.parts: tuple[int, ...] = ()
+        self.posted: frozenset[int] = frozenset()
         self.owes: dict[int, tuple[Channel, ...]] = {}  # by the task that has to send it
         mine: list[Channel] = []
         if not isinstance(instruction, ComputeInstruction):
             self.parts = instruction.parts
             wanted = [channels[part] for part in instruction.parts]
             if self.phase == POST:
+                self.posted = frozenset(instruction.parts)
                 mine = [c for c in wanted if c.src == task]
             else:
                 mine = [c for c in wanted if task in c.dsts]
