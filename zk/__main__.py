@@ -41,13 +41,22 @@ def main(
     args = p.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
-        if args.tick_ms < 1 or not 0 <= args.port <= 65535:
-            raise ServerError("--tick-ms is at least 1, and --port is from 0 to 65535")
+        ports = [args.port] if args.tls_port is None else [args.port, args.tls_port]
+        if args.tick_ms < 1 or not all(0 <= port <= 65535 for port in ports):
+            raise ServerError(
+                "--tick-ms is at least 1, and --port and --tls-port are from 0 to 65535"
+            )
         if args.data_dir == "":  # as of a variable of the shell that is not set
             raise ServerError('--data-dir is "": name a folder; without it data are in memory')
+        if args.tls_cert is None and (args.tls_key or args.tls_ca):
+            raise ServerError("--tls-key and --tls-ca need the certificate: --tls-cert FILE")
         tls = make_tls(args.tls_cert, args.tls_key, args.tls_ca) if args.tls_cert else None
         if tls is None and tls_for is not None:
             tls = tls_for(args.bind)
+        if tls is None and args.tls_port is not None:
+            raise ServerError(
+                "--tls-port needs a certificate: name its file with --tls-cert, or leave it out"
+            )
         server = Server(
             host=args.bind, port=args.port, data_dir=args.data_dir, tick_ms=args.tick_ms,
             tls=tls, tls_port=args.tls_port, super_digest=args.super_digest,

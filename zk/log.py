@@ -46,6 +46,7 @@ SNAPSHOT_AFTER_BYTES = 64 << 20
 _LOG_MAGIC, _SNAPSHOT_MAGIC = b"HORNLOG1", b"HORNSNP1"
 _HEAD = struct.Struct(">8sqI")  # magic, zxid, crc32 of both
 _BATCH = struct.Struct(">II")  # length, crc32 of length and payload
+_SIZE = struct.Struct(">I")
 _NODE = struct.Struct(">qqqqiiiqqi")  # these, and which list of ACLs
 _STORED = "czxid mzxid ctime mtime version cversion aversion owner pzxid".split()
 _stored = operator.attrgetter(*_STORED)
@@ -148,7 +149,7 @@ class Log:
         while pos < len(data):
             payload = _batch_at(data, pos)
             if payload is None:
-                _refuse_damage(path, data, pos)
+                _refuse_damage(path, data, pos, zxid)
                 logger.warning(
                     "torn tail cut file=%s offset=%d bytes=%d", path, pos, len(data) - pos
                 )
@@ -289,8 +290,9 @@ def _batch_at(data: bytes, pos: int) -> bytes | None:
     return payload if zlib.crc32(payload, zlib.crc32(data[pos : pos + 4])) == crc else None
 
 
-def _refuse_damage(path: Path, data: bytes, pos: int) -> None:
-    """Raise unless the bytes from ``pos`` on can be a batch that a crash has torn.
+def _refuse_damage(path: Path, data: bytes, pos: int, zxid: int) -> None:
+    """Raise unless the bytes from ``pos`` on can be a batch that a crash has torn. zxid : of the
+    last change before them.
 
     A crash leaves less than was written, or zeros where a sector did not reach the disk.
     """
@@ -305,9 +307,27 @@ def _refuse_damage(path: Path, data: bytes, pos: int) -> None:
             raise LogError(str(path), pos, "the length of a batch is damaged")
     elif size and not _has_zero_sector(data, pos, pos + _BATCH.size + size):
         raise LogError(str(path), pos, "a batch is damaged")
+    most = len(data) - pos - _BATCH.size
     for later in range(pos + 1, len(data) - _BATCH.size):
-        if _batch_at(data, later) is not None:
+        # A checksum at every place that may be a length would be quadratic.
+        if 0 < _SIZE.unpack_from(data, later)[0] < most and _is_batch(data, later, zxid):
             raise LogError(str(path), pos, "a batch is damaged, and whole ones follow")
+
+
+def _is_batch(data: bytes, pos: int, zxid: int) -> bool:
+    """Whether a whole batch is there, of changes after ``zxid``."""
+    (size,) = _SIZE.unpack_from(data, pos)
+    reader = Reader(data, pos + _BATCH.size)
+    reader.end = min(reader.pos + size, reader.end)
+    try:
+        while reader.pos < reader.end:
+            found = records.decode(reader).zxid
+            if found <= zxid:
+                return False
+            zxid = found
+    except WireError:
+        return False
+    return _batch_at(data, pos) is not None
 
 
 def _has_zero_sector(data: bytes, start: int, end: int) -> bool:

@@ -24,6 +24,8 @@ from zk.wire import Code, Event, Op, Reader
 VERSION = "3.8.0-horn, built on 2026-01-01 00:00 UTC"
 NO_PASSWORD = bytes(16)
 CONTAINER_CHECK_MS = 60_000
+# The answer to a multi-read; Apache's own clients take packets of 1 MiB unless told otherwise.
+MAX_MULTI_READ_BYTES = 4 << 20
 
 
 class Client:
@@ -394,6 +396,7 @@ class Service:
     def _on_multi_read(self, r: Request) -> bytes:
         (ops,) = r.fields
         parts: list[bytes] = []
+        n_bytes = 0
         for op, (path, _) in ops:  # its watch flags set no watch, as in Apache
             try:
                 if op not in wire.READ_OPS:
@@ -408,6 +411,10 @@ class Service:
                 parts.append(wire.write_buffer(node.data) + node.stat())
             else:
                 parts.append(wire.write_strings(list(node.children or ())))
+            # Many reads of one large node are a small request with an answer of gigabytes.
+            n_bytes += len(parts[-1])
+            if n_bytes > MAX_MULTI_READ_BYTES:
+                raise WireError(f"a multi-read whose answer passes {MAX_MULTI_READ_BYTES} bytes")
         parts.append(wire.MULTI_HEADER.pack(-1, True, -1))
         return b"".join(parts)
 

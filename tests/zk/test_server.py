@@ -411,6 +411,9 @@ def test_command_ends_with_a_sentence_and_a_code(server: zk.EmbeddedServer, tmp_
         (["--port", "0", "--data-dir", str(tmp_path / "d")], 3, "at offset 0"),
         (["--port", "0", "--tls-cert", "/nowhere.pem"], 2, "cannot use /nowhere.pem"),
         (["--port", "70000"], 2, "--port"),
+        (["--port", "0", "--tls-port", "0"], 2, "--tls-port needs a certificate"),
+        (["--port", "0", "--tls-port", "70000"], 2, "from 0 to 65535"),
+        (["--port", "0", "--tls-ca", "ca.pem"], 2, "need the certificate: --tls-cert"),
         (["--port", "0", "--data-dir", ""], 2, '--data-dir is ""'),  # it was the current one
     ]
     for arguments, exit_code, sentence in cases:

@@ -166,6 +166,21 @@ def test_failed_multi_changes_nothing_and_says_where() -> None:
     assert b.events() == []
 
 
+def test_multi_read_with_an_answer_beyond_the_limit_is_refused_and_the_connection_stays() -> None:
+    """Twenty kilobytes of reads of one large node took a gigabyte."""
+    _, (a,) = talkers(1)
+    create(a, "/large", data=bytes(1_000_000))
+
+    def read(n_times: int) -> Any:
+        ops = [(Op.GET_DATA, ("/large", False))] * n_times
+        return a.raw(Op.MULTI_READ, client_wire.encode_multi(ops))[-1]
+
+    assert read(1200) == (Code.MARSHALLING, b"")
+    assert read(4)[0] == Code.OK
+    assert read(5) == (Code.MARSHALLING, b"")
+    assert stat_of(a, "/large").n_children == 0 and not a.client.is_closing
+
+
 def test_ephemerals_go_with_their_session_and_others_hear_of_it() -> None:
     _, (a, b) = talkers(2)
     create(a, "/e", flags=1)
