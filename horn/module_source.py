@@ -10,6 +10,7 @@ import builtins
 import copy
 import inspect
 import itertools
+import math
 import os
 import sys
 import threading
@@ -50,8 +51,8 @@ class NeededModule:
         self.tree = texts.parsed(self.text)
         main = self.namespace.get("__name__") == "__main__"
         found = statements_of(self.tree) if main else self.tree.body
-        last = self._line()
-        self.statements = [s for s in found if s.lineno <= last]
+        first, last = self._to_come()
+        self.statements = [s for s in found if not first < s.lineno <= last]
         self._set = {a for s in self.statements for a in _attributes_set(s) if self._is_kept(*a)}
         self._bound = [
             (_bound(s) if isinstance(s, _ASSIGNMENTS) else _bound(s, self._set), s)
@@ -62,10 +63,14 @@ class NeededModule:
             names |= _asked(statement) & variables
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
-    def _line(self) -> float:
-        """The line of the module that runs now, in any thread: what comes later has not run, and
-        says nothing of what is there. Infinity if all of it has run.
+    def _to_come(self) -> tuple[float, float]:
+        """The lines after the first of these, up to the other, have not run, and say nothing of
+        what is there.
         """
+        return self._line(self.file), math.inf
+
+    def _line(self, file: str) -> float:
+        """The line of the module's file that runs now, in any thread; infinity if all has run."""
         frames = sys._current_frames()
         # Not this frame itself: that would be a circle, which keeps all callers' arrays.
         frames[threading.get_ident()] = sys._getframe(1)
@@ -74,10 +79,10 @@ class NeededModule:
             while at is not None:
                 code = at.f_code
                 if at.f_globals is self.namespace and code.co_name == "<module>":
-                    if os.path.abspath(code.co_filename) == os.path.abspath(self.file):
+                    if os.path.abspath(code.co_filename) == os.path.abspath(file):
                         return at.f_lineno
                 at = at.f_back
-        return float("inf")
+        return math.inf
 
     def _is_kept(self, name: str, attribute: str) -> bool:
         """Whether an attribute that a statement sets is kept with its present value: a loop that
@@ -120,17 +125,17 @@ class NeededModule:
         after ``exec`` of a text in it; or none: it is imported, or is left to those who run the
         text.
 
-        ModelError : it is a class or function of another text.
+        ModelError : it is a class or function, which nothing there would define.
         """
         if name.startswith("__"):  # every module's own
             return []
-        code = texts.code_of(value)
         if text := import_of(name, value, self.namespace):
             self.imports.append(text)
-        elif code is not None and not texts.is_file(code.co_filename):
+        elif isinstance(value, (type, types.FunctionType)):
             raise ModelError(
                 f"{name!r} ({type(value).__name__}) is read in {Path(self.file).name}, which does "
-                f"not define it: it was run there as a text, by exec, say; define it in that file"
+                f"not define it: it was run there as a text, by exec, say, or put there through "
+                f"globals(); define it in that file"
             )
         return []
 
@@ -255,6 +260,16 @@ class TypedModule(NeededModule):
             )
         self.imports.append(text)
         return []
+
+    def _to_come(self) -> tuple[float, float]:
+        """Those of the file, the first of the texts, if it runs still: the others, which it ran,
+        come after it here.
+        """
+        file = texts.file_of(self.namespace)
+        text = ended(texts.of_file(file, self.namespace)) if file else ""
+        if file and self.parts[:1] == [text]:
+            return self._line(file), text.count("\n")
+        return 0, 0
 
     @property
     def place(self) -> str:

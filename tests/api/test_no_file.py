@@ -385,6 +385,48 @@ def test_a_function_that_exec_defines_in_a_file_is_named(tmp_path, monkeypatch, 
     assert "define it in that file" in caplog.text
 
 
+OF_A_RUNNING_FILE = """import horn
+import numpy as np
+
+text = '''class Told(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(GAIN * sum(m.input * m.weight for m in messages))
+'''
+exec(text)
+GAIN = 2.0
+net = horn.Network(seed=1)
+net.input(2)
+net.layer(3, neuron=Told)
+net.output(1, loss="squared_error")
+job = horn.Job(net, (np.ones((4, 2)), np.ones((4, 1))), horn.SGD(0.1), epochs=1)
+model = horn.train(job, progress=False).model
+model.save("told.horn")
+"""
+
+
+def test_a_class_that_exec_defines_in_a_file_that_runs_still_is_saved(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs_still.py").write_text(OF_A_RUNNING_FILE)
+    model = importlib.import_module("runs_still").model
+    x = np.ones((1, 2))
+    np.testing.assert_array_equal(horn.Model.load("told.horn").predict(x), model.predict(x))
+
+
+def test_a_class_without_methods_that_exec_defines_in_a_file_is_named(tmp_path, monkeypatch):
+    """It has no code by which its text could be found."""
+    monkeypatch.syspath_prepend(tmp_path)
+    text = OF_A_RUNNING_FILE.replace("exec(text)", "exec(text + 'class Louder(Told): pass')")
+    text = text.replace("neuron=Told", "neuron=Louder").replace("model.save", "# ")
+    (tmp_path / "runs_on.py").write_text(text)
+    model = importlib.import_module("runs_on").model
+    with pytest.raises(
+        ModelError, match="'Louder' .* is read in runs_on.py, which does not define"
+    ):
+        model.save(tmp_path / "told.horn")
+    assert not (tmp_path / "told.horn").exists()
+
+
 def test_only_what_is_needed_is_saved(tmp_path):
     space: dict = {"__name__": "anywhere"}
     text = "SECRET = ['not', 'to', 'be', 'told']\n" + PROGRAM
