@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from horn import layer_costs, terminal
+from horn.layers import EDGE_ARRAYS
 
 
 def row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list[str]:
@@ -29,8 +30,9 @@ def row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list
 
 
 def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
-    own = (name for name in shapes if name.startswith(layer["name"] + ".") and "/" not in name)
-    return sum(math.prod(shapes[name]) for name in own)
+    ends = tuple(f"/{part}" for part in EDGE_ARRAYS)
+    own = (name for name in shapes if name.startswith(layer["name"] + "."))
+    return sum(math.prod(shapes[name]) for name in own if not name.endswith(ends))
 
 
 def _heard(link: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from horn.connections.sparse import Sparse
 from horn.connections.tied import Tied
 from horn.errors import ModelError
 from horn.initializers import Initializer, Unsaved
-from horn.layers import MAX_STEPS, Connects, InputNeuron, Layer, Link, later
+from horn.layers import EDGE_ARRAYS, MAX_STEPS, Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric
 from horn.network import Network
@@ -323,7 +323,7 @@ def _link_from_json(
         known = PLACED[found["connection"]](**fields)
         connection, edges = known, known.at(source.shape, weight).edges
     elif found["sparse"]:
-        names = [f"{weight}/{part}" for part in ("indptr", "indices", "weight")]
+        names = [f"{weight}/{part}" for part in EDGE_ARRAYS]
         shape = found.get("weight_shape")
         shared = None if shape is None else (arrays[names[2]], tuple(shape))
         edges = Edges(arrays[names[0]], arrays[names[1]], *(shared or ()))

@@ -27,6 +27,7 @@ from horn.job_checks import (
     aggregates_of,
     check_fits,
     check_names_of_aggregates,
+    check_slots,
     check_targets_of,
     frozen_of,
     no_optimizer,
@@ -237,6 +238,7 @@ class Job:
             )
         if not isinstance(self.optimizer, Optimizer):
             raise ModelError(no_optimizer(self.optimizer))
+        check_slots(self.network, self.optimizer)
         self.network.check()
         for what in ("batch_size", "epochs", "iterations"):
             value = getattr(self, what)

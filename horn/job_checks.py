@@ -36,6 +36,20 @@ _OF_SHARES = {  # losses of targets from 0 to 1, and what to do about others
 }  # fmt: skip
 
 
+def check_slots(network: Network, optimizer: Optimizer) -> None:
+    """Raise ModelError if a weight has the name of another's slot: of links of h from layers a and
+    a/velocity one is called h.weight.a/velocity, as the velocity of the other is.
+    """
+    names = {name for layer in network.layers[1:] for name in layer.learned}
+    for name in sorted(names):
+        array, _, slot = name.rpartition("/")
+        if array in names and slot in optimizer.slots:
+            raise ModelError(
+                f"Job: {name} is a weight, and what {type(optimizer).__name__} keeps of {array} "
+                f"has the same name; give the layer that ends with /{slot} another one"
+            )
+
+
 def check_fits(network: Network, target: str | None, dtype: str, data: Any, what: str) -> None:
     """Check that a dataset, or stream, fits a network. Raises DataError with the remedy."""
     if data.n_features == network.n_inputs < network.n_features:

@@ -128,6 +128,7 @@ class Network:
             extents=extents if len(extents) > 1 else (),
             steps=int(steps or 0),
         )
+        network_checks.check_name(made.name, f"input {made.name!r}")
         return self._beside(made) if self.layers else self._add(made)
 
     def _beside(self, other: Layer) -> Layer:
@@ -149,9 +150,9 @@ class Network:
             )
         parts = tuple((each.name, each.size) for each in inputs)
         names = [name for name, _ in parts]
-        if len(set(names)) < len(names) or "inputs" in names or "." in other.name:
+        if len(set(names)) < len(names) or "inputs" in names:
             raise ModelError(
-                f"input {other.name!r}: inputs have names of their own, without a dot, and not "
+                f"input {other.name!r}: inputs have names of their own, and not "
                 f"'inputs', which is all of them; got {', '.join(map(repr, names))}"
             )
         whole = replace(

@@ -7,7 +7,7 @@ from typing import Any
 
 from horn.delays import hears_reversed
 from horn.errors import ModelError, is_whole
-from horn.layers import MAX_STEPS, Layer
+from horn.layers import EDGE_ARRAYS, MAX_STEPS, Layer
 from horn.mistakes import is_function
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
 
@@ -56,8 +56,18 @@ def check_next(
     if any(layer.name == name for layer in layers) or name in taken:
         other = "an input" if name in taken else "another layer"
         raise ModelError(f"{where}: {other} has this name; names are unique")
+    check_name(name, where)
+
+
+def check_name(name: Any, where: str) -> None:
+    """Raise ModelError unless a layer or an input may have this name: its arrays have others."""
     if not isinstance(name, str) or "." in name or not name:
         raise ModelError(f"{where}: a layer's name is not empty and has no dot; got {name!r}")
+    if name.startswith("state/") or name.endswith(tuple(f"/{end}" for end in EDGE_ARRAYS)):
+        raise ModelError(
+            f"{where}: a model file has arrays of its own that begin with state/ or end with "
+            f"{', '.join(f'/{end}' for end in EDGE_ARRAYS)}; give the layer another name"
+        )
 
 
 def check(layers: Sequence[Layer], steps: int) -> None:

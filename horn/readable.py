@@ -90,8 +90,8 @@ def _phase(program: Program, statement: Statement, before: str) -> str:
 
 def _layer(program: Program, statement: Statement, names: dict[str, Layer]) -> Layer | None:
     for name in writes(statement):
-        if name.partition(".")[0].partition("/")[0] in names:
-            return names[name.partition(".")[0]]
+        if (found := names.get(name.partition(".")[0])) is not None:
+            return found
     if isinstance(statement, (Loop, Matmul, Rank)):
         return program.network.layers[statement.frame.layer]
     for name in writes(statement):

@@ -125,7 +125,7 @@ class TaskBuffers:
 
     def home(self, name: str) -> Form:
         """The form of a learned array, State or slot that this task keeps."""
-        array, _, slot = name.partition("/")
+        array, slot = (name, "") if name in self.homes else name.rsplit("/", 1)
         axes = self.homes[array]
         if slot and self.divides and array in self.weights:
             return Form((of_group(axes[0]), *axes[1:]))

@@ -118,7 +118,7 @@ class CachingPartition(Partition):
             id(s),
             self.placement.at(s.frame).split,
             *(self.states.get(name, 0) for name in names),
-            *(task.homes.get(name.partition("/")[0]) for name in names),
+            *(task.homes.get(n, task.homes.get(n.rpartition("/")[0])) for n in names),
         )
         if key not in memory.known:
             memory.known[key] = self.met(s, names)

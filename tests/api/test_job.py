@@ -36,6 +36,16 @@ def test_a_fraction_of_the_data_is_held_out_for_validation():
     np.testing.assert_array_equal(job.validation.x, again.validation.x)
 
 
+def test_a_weight_with_the_name_of_a_slot_is_refused():
+    net = horn.Network(seed=3)
+    one = net.layer(3, inputs=net.input(4), name="a")
+    two = net.layer(3, name="a/velocity")
+    net.output(2, inputs=[one, two], activation="softmax", loss="cross_entropy", name="out")
+    with pytest.raises(ModelError, match=r"out.weight.a/velocity is a weight, and what SGD keeps"):
+        horn.Job(net, arrays(), horn.SGD(0.1, momentum=0.9))
+    assert horn.Job(net, arrays(), horn.Adam(0.1)).network is not None
+
+
 def test_settings_are_changed_in_a_copy():
     job = horn.Job(network(), arrays())
     other = job.with_settings(batch_size=4)

@@ -286,6 +286,17 @@ def test_show_and_evaluate_say_what_was_measured_and_that_the_loss_is_half(
     assert wrong.code == 2 and 'take "mae"' in wrong.err
 
 
+def test_show_counts_the_parameters_of_a_layer_whose_name_has_a_slash(
+    run: Any, folder: Path
+) -> None:
+    net = horn.Network(seed=1)
+    a = net.layer(3, inputs=net.input(2), name="block1")
+    net.output(1, inputs=[a], connect=horn.Sparse(fan_in=2), name="block1/out")
+    horn.Model(net, net.initial_parameters("float64"), {}).save("nested.horn")
+    shown = run("show", "nested.horn").out
+    assert re.search(r"block1 .* 3 +9 +0\n", shown) and re.search(r"block1/out .* 1 +3 ", shown)
+
+
 FLOWERS = """
 import horn
 

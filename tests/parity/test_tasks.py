@@ -246,6 +246,56 @@ def test_targets_of_every_kind(backend, kind, placed, n_tasks):
     compare(good(of_group(backend, setup, data, batches, placement, n_tasks)), one, backend)
 
 
+PLAIN = ("x", "a", "b", "c", "d")
+NESTED = ("in/x", "block1", "block1/conv", "block1/conv/c", "block2/out")
+
+
+def nested_job(names: Sequence[str], epochs: int = 2) -> horn.Job:
+    """Layers that hear several: the names of their weights have those of the others, too."""
+    net = horn.Network(seed=3)
+    x = net.input(6, name=names[0])
+    a = net.layer(8, neuron=horn.Dropout, activation="tanh", name=names[1])
+    b = net.layer(8, activation="tanh", inputs=[x, a], name=names[2])
+    some = {a: horn.Sparse(sources=lambda k: [k, (k + 1) % 8]), b: horn.Dense()}
+    net.layer(6, inputs=[a, b], connect=some, name=names[3])
+    net.output(2, loss="squared_error", name=names[4])
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(16, 6)), rng.normal(size=(16, 2))
+    return horn.Job(net, data, horn.Adam(0.05), epochs=epochs, batch_size=8, dtype="float64")
+
+
+@pytest.mark.parametrize("placed", PLACEMENTS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layers_whose_names_have_a_slash(backend, placed):
+    found = []
+    for names in (PLAIN, NESTED):
+        job = nested_job(names)
+        setup = Setup(job.network, job.optimizer, "labels", 8, "float64", 1)
+        placement = place(job.network, *PLACEMENTS[placed])
+        batches = [np.arange(8), np.arange(8, 16)]
+        one = of_one(backend, setup, job.data, batches)
+        group = good(of_group(backend, setup, job.data, batches, placement, 2))
+        compare(group, one, backend)
+        found.append([each.tobytes() for f in (one, *group) for each in f.arrays.values()])
+    assert sorted(found[0]) == sorted(found[1])
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("how", [{"pins": {"block1/conv": "sender"}}, {"groups": 2}], ids=str)
+def test_checkpoints_and_models_of_layers_whose_names_have_a_slash(how, tmp_path):
+    job = nested_job(NESTED)
+    whole = horn.train(job, tasks=2, progress=False, **how).model
+    saved = {"checkpoints": str(tmp_path / "run"), "progress": False}
+    horn.train(nested_job(NESTED, 1), tasks=2, **saved, **how)
+    resumed = horn.train(job, tasks=2, resume=True, **saved, **how).model
+    resumed.save(tmp_path / "nested.horn")
+    loaded = horn.Model.load(tmp_path / "nested.horn")
+    for name, array in whole.parameters.items():
+        np.testing.assert_array_equal(loaded.parameters[name], array, name)
+    begun = horn.Job(job.network, job.data, initial=tmp_path / "nested.horn")
+    assert begun.network.initial_parameters("float64").keys() == whole.parameters.keys()
+
+
 @pytest.mark.net
 @pytest.mark.parametrize("placed", PLACEMENTS)
 @pytest.mark.parametrize("backend", BACKENDS)
