@@ -9,6 +9,8 @@ from typing import Any
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
+MAX_STEPS = 65_535  # the most steps of a sequence: draws have 16 bits for a step
+
 
 @teaches
 @dataclass(frozen=True, eq=False)
@@ -20,16 +22,19 @@ class Delayed:
 
     Raises
     ------
-    ModelError : steps is no whole number from 0 (0 is refused with the cycle that it would close).
+    ModelError : steps is no whole number from 0 to 65,535, the most steps of a sequence (0 is
+    refused with the cycle that it would close).
     """
 
     layer: Any = None
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 0:
+        whole = isinstance(self.steps, int) and not isinstance(self.steps, bool)
+        if not whole or not 0 <= self.steps <= MAX_STEPS:
             raise ModelError(
-                f"Delayed: steps is how many steps ago, a whole number from 1; got {self.steps!r}"
+                f"Delayed: steps is how many steps ago, a whole number from 1 to {MAX_STEPS:,}; "
+                f"got {self.steps!r}"
             )
 
     def __repr__(self) -> str:

@@ -20,9 +20,10 @@ from horn.connections.dense import Dense
 from horn.connections.placed import PLACED
 from horn.connections.sparse import Sparse
 from horn.connections.tied import Tied
+from horn.delays import MAX_STEPS
 from horn.errors import ModelError
 from horn.initializers import Initializer, Unsaved
-from horn.layers import EDGE_ARRAYS, MAX_STEPS, Connects, InputNeuron, Layer, Link, later
+from horn.layers import EDGE_ARRAYS, Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric
 from horn.network import Network
@@ -282,6 +283,11 @@ def number(found: Any, kind: type[int | float], low: float, high: float) -> Any:
     return found
 
 
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two constants are equal, or both NaN."""
+    return bool(one == other or (one != one and other != other))
+
+
 def _neuron_from_json(found: Mapping[str, Any], code: CapturedCode, origin: str) -> type[Neuron]:
     reference: Reference = found["neuron"]
     neuron = code.resolve(reference)
@@ -289,8 +295,8 @@ def _neuron_from_json(found: Mapping[str, Any], code: CapturedCode, origin: str)
         raise ModelError(f"{origin}: {found['neuron_name']} is no neuron class in the saved source")
     # A job may have set a class constant after the class was defined.
     constants = found["constants"].items()
-    numbers = {k: number(v, float, -math.inf, math.inf) for k, v in constants}
-    changed = {k: v for k, v in numbers.items() if getattr(neuron, k, None) != v}
+    numbers = {k: v if v != v else number(v, float, -math.inf, math.inf) for k, v in constants}
+    changed = {k: v for k, v in numbers.items() if not _is_same(getattr(neuron, k, None), v)}
     if changed and "horn" in reference:
         return type(neuron.__name__, (neuron,), changed)
     for name, value in changed.items():

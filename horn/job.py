@@ -20,7 +20,7 @@ from horn.data.augment import AugmentedBatch
 from horn.data.checks import check_weights
 from horn.data.classes import check_kept
 from horn.data.stream import Stream, as_stream, is_stream
-from horn.delays import hears_reversed
+from horn.delays import MAX_STEPS, hears_reversed
 from horn.errors import JobError, ModelError, is_whole
 from horn.initial import beginning
 from horn.job_checks import (
@@ -33,7 +33,7 @@ from horn.job_checks import (
     no_optimizer,
 )
 from horn.job_data import DataPreparation
-from horn.layers import MAX_STEPS, Layer
+from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, has_answers, metrics_for, resolve

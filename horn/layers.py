@@ -37,7 +37,6 @@ from horn.neuron import (
     weights_of,
 )
 
-MAX_STEPS = 65_535  # the most steps of a sequence: draws have 16 bits for a step
 # The arrays of a link's synapses in a model file: the ends of their names, behind "/".
 EDGE_ARRAYS = ("indptr", "indices", "weight")
 Interlayer = Callable[[Any], Any]

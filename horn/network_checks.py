@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from horn.delays import hears_reversed
+from horn.delays import MAX_STEPS, hears_reversed
 from horn.errors import ModelError, is_whole
-from horn.layers import EDGE_ARRAYS, MAX_STEPS, Layer
+from horn.layers import EDGE_ARRAYS, Layer
 from horn.mistakes import is_function
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
 

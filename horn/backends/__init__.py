@@ -18,8 +18,9 @@ import numpy as np
 from horn import registry
 from horn.aggregates import Aggregate
 from horn.data import Dataset
+from horn.delays import MAX_STEPS
 from horn.errors import DataError, JobError, ModelError
-from horn.layers import MAX_STEPS, Layer
+from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.program import TargetRead, Targets

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import math
 import os
 import re
 import shutil
@@ -164,6 +165,12 @@ def test_class_constants_are_saved_as_they_were_when_training(
     model_of(userland.network()).save(tmp_path / "b.horn")
     a, b = (Model.load(tmp_path / name).network.layers[1].neuron for name in ("a.horn", "b.horn"))
     assert (a.slope, b.slope) == (0.125, 0.5)
+
+
+def test_a_class_constant_may_be_nan(userland: ModuleType, tmp_path: Path) -> None:
+    userland.Leaky.slope = math.nan
+    model_of(userland.network()).save(tmp_path / "nan.horn")
+    assert math.isnan(Model.load(tmp_path / "nan.horn").network.layers[1].neuron.slope)
 
 
 @pytest.mark.cluster

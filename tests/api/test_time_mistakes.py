@@ -149,3 +149,10 @@ def test_two_delays_of_one_layer_need_names(heard: Callable[[Any], Any], name: s
     layer = made.layer(3, inputs=named, name="memory")
     arrays = [array for link in layer.links for array in link.weights.values()]
     assert len(set(arrays)) == len(arrays) == len(named)
+
+
+@pytest.mark.parametrize("steps", [-1, True, 1.5, 65_536, 2**70])
+def test_a_delay_that_no_sequence_has_is_refused(steps):
+    with pytest.raises(ModelError, match=f"from 1 to 65,535; got {steps}"):
+        horn.Delayed(steps=steps)
+    assert horn.Delayed(steps=65_535).steps == 65_535
