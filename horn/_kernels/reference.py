@@ -22,9 +22,9 @@ def halfway(x: Array, y: Array) -> Array:
     least = np.iinfo(whole).min
 
     def turned(n: Array) -> Array:
-        return np.where(n < 0, least - n, n)
+        return np.where(n < 0, least - np.minimum(n, 0), n)  # of 0-d arrays NumPy tells an overflow
 
-    a, b = (turned(np.ascontiguousarray(v, dtype).view(whole)) for v in (x, y))
+    a, b = (turned(np.asarray(v, dtype).view(whole)) for v in (x, y))
     found = turned((a & b) + ((a ^ b) >> 1)).view(dtype)
     return np.where(np.isnan(x) | np.isnan(y), x + y, found)
 

@@ -127,6 +127,8 @@ def reduced(monoid: str, value: Array, axis: int) -> Array:
     """
     dtype = np.float64 if monoid in ("sum", "prod") else None
     initial = ir.IDENTITY[monoid]
+    if value.dtype == bool and monoid in ("max", "min"):  # as a truth value -inf is 1
+        value = value.astype(np.float32)
     found = _REDUCE[monoid].reduce(value, axis=axis, initial=initial, dtype=dtype)
     return np.asarray(found)
 

@@ -49,6 +49,28 @@ def without_factors(node: Node) -> Node:
             return node
 
 
+def compares(monoid: str, arg: Node) -> bool:
+    """Whether a reduction compares a message with others: by itself, or with an extreme of them."""
+    extremes = ("max", "min")
+    return monoid in extremes or any(
+        n.op is Op.REDUCE and n.value[0] in extremes for n in ir.walk(arg)
+    )
+
+
+def without_ones(root: Node, one: Node) -> Node:
+    """The expression without multiplications by ``one`` of what varies like it."""
+    done: dict[Node, Node] = {}
+
+    def find(node: Node) -> Node | None:
+        if node.op is Op.MUL and one in node.args:
+            (other,) = [a for a in node.args if a is not one] or [one]
+            if "o" in other.axes:
+                return ir.replace(other, find, done)
+        return None
+
+    return ir.replace(root, find, done)
+
+
 @dataclass(frozen=True)
 class StepTrace:
     """A SynapseState that each sample of a sequence carries: its value before a step, and the
@@ -333,7 +355,7 @@ class MessageExpressions:
                 part = self.storage.reduced(here, "i", monoid, frame, stem)
                 total = ir.combine(monoid, total, part)
             if layer.bias is not None:
-                total = ir.combine(monoid, total, self.at_bias(arg, code))
+                total = ir.combine(monoid, total, self.at_bias(arg, code, compares(monoid, arg)))
             return total
         for out in self.code.outgoing[layer.index]:
             frame = Frame(out.receiver.layer.index, out.position)
@@ -362,7 +384,7 @@ class MessageExpressions:
                 stem = f"{layer.name}.{monoid}"
                 at = self.storage.reduction_loop(here, "i", monoid, frame, stem) + offset
             elif layer.bias is not None:
-                top, at = self.at_bias(arg, code), const(float(offset))
+                top, at = self.at_bias(arg, code, True), const(float(offset))
                 if ir.is_const(top, ir.IDENTITY[value]):
                     continue
             else:
@@ -495,27 +517,34 @@ class MessageExpressions:
         self.storage.persistent(name, receivers, "constant", ("before", layer.index, position))
         return self.index(link.source, "i") + self.storage.learned(name, receivers, "o")
 
-    def at_bias(self, root: Node, code: LayerCode) -> Node:
-        """An abstract message expression of the receiver for its bias synapse: an input of 1."""
+    def at_bias(self, root: Node, code: LayerCode, is_compared: bool = False) -> Node:
+        """An abstract message expression of the receiver for its bias synapse: an input of 1.
+
+        is_compared : with the same expression of other messages. The run computes all of them, to
+        the same bits: what is folded here is rounded otherwise, and of equal ones would be largest.
+        """
         layer = code.layer
+        frame = Frame(layer.index)
+        one = self.storage.ones(frame, "o") if is_compared else const(1.0)
         leaves: dict[Op, Callable[[Node], Node]] = {
-            Op.INPUT: lambda _: const(1.0),
+            Op.INPUT: lambda _: one,
             Op.WEIGHT: lambda w: self.bias(layer, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(layer.incoming(t.value, None), Frame(layer.index)),
             Op.PREVIOUS: lambda _: self.previous(layer, None),
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
-            Op.PLACE: lambda _: self.fan(layer, "fan_in") - 1.0,  # the last of all
+            Op.PLACE: lambda _: mul(self.fan(layer, "fan_in") - 1.0, one),  # the last of all
             Op.OF_INPUT: lambda _: ZERO,
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, layer, len(layer.links)),
-            Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, Frame(layer.index)),
+            Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),
             Op.UPSTREAM: lambda u: self.upstream(u, code),
         }
-        return self.over_buffers(
-            (Frame(layer.index), "in"),
+        found = self.over_buffers(
+            (frame, "compared" if is_compared else "in"),
             root,
             leaves,
             lambda node: self.at_vertex(node, code, "forward"),
         )
+        return without_ones(found, one) if is_compared else found
 
     def synapse_draw(self, node: Node, layer: Layer, position: int) -> Node:
         kind, site = node.value

@@ -124,10 +124,11 @@ class Engine:
         if self.optimizer is None:
             raise ModelError("this engine only predicts: it was made without an optimizer")
         batch = self._run(rows, iteration, first_sample)
-        self._states = {name: array.astype(self.dtype) for name, array in batch.states.items()}
-        for name, array in self.carried.items():
-            array[: len(rows)] = batch.heard[name]
-        self._update(self.optimizer, batch, iteration)
+        with np.errstate(all="ignore"):  # the loss tells of what overflows
+            self._states = {name: array.astype(self.dtype) for name, array in batch.states.items()}
+            for name, array in self.carried.items():
+                array[: len(rows)] = batch.heard[name]
+            self._update(self.optimizer, batch, iteration)
         return batch.loss
 
     def probe(self, rows: Array, *, iteration: int, first_sample: int) -> dict[str, Array]:
@@ -441,10 +442,11 @@ class Engine:
             )  # fmt: skip
             ends += samples
             for sample, back in zip(samples, backs, strict=True):
-                for name in gradients:
-                    gradients[name] += back.arrays[name]
-                for name, values in sample.states.items():
-                    last_states[name] += values
+                with np.errstate(all="ignore"):
+                    for name in gradients:
+                        gradients[name] += back.arrays[name]
+                    for name, values in sample.states.items():
+                        last_states[name] += values
                 in_time = (*reversed(sample.past[: steps - 1]), sample)
                 each = (back, *back.later)
                 for layer in range(len(self.stages)):

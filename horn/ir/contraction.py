@@ -23,6 +23,11 @@ MAX_FACTORS = 32  # v = v * v, repeated, doubles the number of factors each time
 _SPLIT = (Op.ABS, Op.SIGN, Op.SIN, Op.COS)
 
 _FINITE = frozenset({*_SPLIT, Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.TANH, Op.SIGMOID, Op.REDUCE})
+# And these: a condition may well keep the argument of one of them from overflowing.
+_UNLESS_GUARDED = frozenset({
+    *ir.BOOLEAN, Op.SELECT, Op.EXP, Op.EXPM1, Op.SOFTPLUS, Op.RELU, Op.ERF, Op.ERFC, Op.ATAN,
+    Op.ATAN2, Op.FLOOR, Op.MAXIMUM, Op.MINIMUM, Op.STOP_GRADIENT,
+})  # fmt: skip
 
 Monomial = tuple[float, tuple[Node, ...]]  # coefficient, factors (repeated for powers)
 
@@ -211,9 +216,10 @@ def _is_gated(node: Node) -> bool:
     return node.op is Op.SELECT and ir.is_const(node.args[2], 0.0) and len(node.args[0].axes) < 3
 
 
-def _gated(c: Node, monomial: Monomial) -> Monomial:
+def _gated(c: Node, monomial: Monomial) -> Monomial | None:
     """Apply the condition to a factor that has its axes: 0 there makes the product 0, unless
-    another is infinite, as 1 / n on the condition n > 0. Those that may be come under it, too.
+    another is infinite, as 1 / n on the condition n > 0. Those that may be come under it, too;
+    None where one does not have its axes: weight / m.index on the condition m.input > 0.
     """
     coefficient, factors = monomial
     home = next((k for k, f in enumerate(factors) if _has_axes(f, c.axes)), len(factors))
@@ -228,8 +234,12 @@ def _gated(c: Node, monomial: Monomial) -> Monomial:
             others.append(factor)
         elif ir.union(factor.axes, axes) == axes:
             inside = mul(inside, factor)
+        elif _has_axes(factor, c.axes):
+            others.append(select(c, factor, const(0.0)))
+        elif is_finite(factor, unguarded=True):
+            others.append(factor)
         else:
-            others.append(select(c, factor, const(0.0)) if _has_axes(factor, c.axes) else factor)
+            return None
     return coefficient, (*before, select(c, inside, const(0.0)), *after)
 
 
@@ -237,16 +247,21 @@ def _has_axes(node: Node, axes: str) -> bool:
     return ir.union(node.axes, axes) == node.axes
 
 
-def is_finite(node: Node) -> bool:
+def is_finite(node: Node, unguarded: bool = False) -> bool:
     """Whether a number is surely finite, if its leaves are and it does not overflow; so are shares
-    of the number of samples or neurons, a scalar.
+    of the number of samples or neurons, a scalar. unguarded : no condition keeps it from
+    overflowing, which is the user's to see.
     """
+    known = _FINITE | _UNLESS_GUARDED if unguarded else _FINITE
     stack, seen = [node], 0
     while stack:
         n = stack.pop()
         seen += 1
-        is_share = n.op is Op.DIV and n.args[1].op is Op.SCALAR
-        if seen > MAX_FACTORS or (n.args and n.op not in _FINITE and not is_share):
+        below = n.args[1] if n.op is Op.DIV else None
+        is_share = below is not None and (
+            below.op is Op.SCALAR or (unguarded and ir.is_const(below) and below.value != 0.0)
+        )
+        if seen > MAX_FACTORS or (n.args and n.op not in known and not is_share):
             return False
         stack.extend(n.args)
     return True
@@ -272,8 +287,8 @@ def _monomials(node: Node, done: dict[Node, list[Monomial] | None]) -> list[Mono
             return None
         return _joined([*a, *((c if node.op is Op.ADD else -c, f) for c, f in b)])
     if _is_gated(node):
-        a = done[node.args[1]]
-        return None if a is None else [_gated(node.args[0], each) for each in a]
+        gated = [_gated(node.args[0], each) for each in done[node.args[1]] or ()]
+        return [each for each in gated if each is not None] if gated and all(gated) else None
     if node.op is Op.DIV and len(node.args[1].axes) < 3:
         a = done[node.args[0]]
         inverse = ir.make(Op.DIV, const(1.0), node.args[1])

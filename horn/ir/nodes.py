@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from horn import math
+from horn._kernels.reference import halfway
 from horn.errors import CompileError
 
 AXES = "boi"
@@ -371,6 +372,7 @@ _FOLD: dict[Op, Callable[..., Any]] = {
     Op.OR: lambda a, b: bool(a) or bool(b),
     Op.NOT: lambda a: not a,
     Op.SELECT: lambda c, a, b: a if c else b,
+    Op.HALFWAY: halfway,
 }
 
 

@@ -264,3 +264,52 @@ def test_the_angle_of_nothing_passes_no_gradient(backend):
     began = net.initial_parameters("float64")
     np.testing.assert_array_equal(found["phase.weight"], began["phase.weight"])
     assert np.isfinite(found["layer2.bias"]).all() and found["layer2.bias"] != 0.0
+
+
+class LargestOfAnswers(horn.Neuron):
+    """The extremes of what is true or false; nothing here is true."""
+
+    def forward(self, messages):
+        found = max(m.input > 9.0 for m in messages)
+        best = -9.0
+        for m in messages:
+            answer = m.input > 9.0
+            if answer > best:
+                best = answer
+        some = max((m.input > 9.0 for m in messages if m.index > 0), default=5.0)
+        self.feedforward(found + 10.0 * best + 100.0 * some + self.max(found > 0.5, over="layer"))
+
+
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=2)])
+@pytest.mark.parametrize("backend", EXISTING)
+def test_the_largest_of_answers_that_are_all_false_is_0(backend, connect):
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(2, neuron=LargestOfAnswers, connect=connect, bias=False)
+    net.output(1, loss="squared_error")
+    data = horn.data.Dataset(np.ones((2, 3)), np.zeros((2, 1)))
+    outputs = probe(engine(net, data, backend=backend, target="targets"), 2)["layer1.output"]
+    np.testing.assert_array_equal(outputs, np.zeros((2, 2)))
+
+
+class Overflowing(horn.Neuron):
+    kept = horn.State(0.0)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.kept = 1e300 * z
+        self.feedforward(z % (z * z * 0.0 + 1e308 * 10.0))
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_a_sum_of_gradients_that_are_infinite_warns_of_nothing(backend):
+    """Warnings are errors in these tests."""
+    net = horn.Network(seed=3)
+    net.input(3)
+    net.layer(2, neuron=Overflowing)
+    net.output(1, loss="squared_error")
+    x = np.array([[1.0, -2.0, 0.5], [0.0, 3.0, -1.0], [2.0, 2.0, 2.0]])
+    data = horn.data.Dataset(x, np.ones((3, 1)))
+    for dtype in ("float32", "float64"):
+        made = engine(net, data, ADAM, backend=backend, target="targets", dtype=dtype)
+        assert not np.isfinite(step(made, 3))

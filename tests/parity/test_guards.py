@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn import math
+from horn import explain, math
 from tests.api.running import engine, probe, step
 from tests.conftest import EXISTING
 
@@ -101,6 +101,43 @@ def network(neuron):
     net.layer(4, neuron=neuron, bias=False)
     net.output(1, loss="squared_error")
     return net
+
+
+class LeftOut(horn.Neuron):
+    """What would be infinite or no number has other axes than the condition that leaves it out."""
+
+    def forward(self, messages):
+        found = sum(m.weight / m.index for m in messages if m.input > 0.3 and m.index > 0)
+        found += sum(m.input / m.weight for m in messages if m.input > 9.0)
+        found += sum(m.input * math.log(-1.0 - m.weight**2) for m in messages if m.input > 9.0)
+        self.feedforward(found)
+
+
+class Kept(horn.Neuron):
+    """What is finite unless it overflows."""
+
+    def forward(self, messages):
+        self.feedforward(sum(math.exp(m.weight) / 2.0 for m in messages if m.input > 0.3))
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_a_message_that_is_left_out_adds_nothing_to_a_sum(backend):
+    net = horn.Network(seed=2)
+    net.input(2)
+    net.output(2, neuron=LeftOut, loss="squared_error", bias=False, init="zeros")
+    data = horn.data.Dataset(X, np.ones((4, 2)))
+    outputs = probe(engine(net, data, backend=backend, target="targets"), 4)["layer1.output"]
+    np.testing.assert_array_equal(outputs, np.zeros((4, 2)))
+
+
+def test_a_guarded_sum_is_a_product_unless_it_could_be_infinite():
+    runs = {}
+    for neuron in (Kept, LeftOut):
+        net = horn.Network(seed=2)
+        net.input(2)
+        net.output(2, neuron=neuron, loss="squared_error", bias=False)
+        runs[neuron] = explain.runs_as(net)["layer1"]
+    assert "matrix product" in runs[Kept] and "fused loop" in runs[LeftOut]
 
 
 @pytest.mark.parametrize("neuron", NEURONS)

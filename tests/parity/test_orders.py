@@ -10,6 +10,7 @@ from horn import explain, math
 from horn.backends import Setup, make
 from horn.errors import CompileError
 from horn.partition.placement import LINK_SPLITS
+from tests.conftest import EXISTING
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
 from tests.parity.test_groups import of_groups
@@ -229,6 +230,48 @@ def test_of_all_messages_equal_ones_have_a_gradient_each():
     net.layer(1, activation="relu")
     net.output(1, neuron=BothOfTwo, activation="tanh", loss="squared_error")
     compare(net, horn.SGD(0.05), 3)
+
+
+class FirstOfEquals(horn.Neuron):
+    """All messages are equal, that of the bias too; each number here tells of a tie."""
+
+    def forward(self, messages):
+        largest = max(messages, key=lambda m: math.tanh(0.5 * m.input))
+        least = min(messages, key=lambda m: math.exp(0.5 * m.input))
+        of_places = max(messages, key=lambda m: math.tanh(0.5 * (m.index > -1)))
+        found = largest.index + 10.0 * least.index + 100.0 * of_places.index
+        top = max(math.tanh(0.5 * m.input) for m in messages)
+        equal = sum(1.0 for m in messages if math.tanh(0.5 * m.input) >= top)
+        self.feedforward(found + 1000.0 * equal)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("backend", EXISTING)
+def test_of_equal_messages_the_first_is_found_before_that_of_the_bias(backend, dtype):
+    net = horn.Network(seed=3)
+    net.input(3)
+    net.output(2, neuron=FirstOfEquals, loss="squared_error")
+    engine = make(backend, Setup(net, horn.SGD(0.1), "targets", 2, dtype, 1))
+    np.testing.assert_array_equal(engine.outputs(np.ones((2, 3), dtype)), np.full((2, 2), 4000.0))
+
+
+class OfNumbers(horn.Neuron):
+    """Of numbers that no input reaches."""
+
+    def forward(self, messages):
+        of_ones = math.median(2.0 for m in messages) + math.largest(2, (3.0 for m in messages))
+        of_places = math.median(m.index for m in messages)
+        found = of_ones + 10.0 * of_places + 100.0 * math.top_sum(2, (m.index for m in messages))
+        self.feedforward(found)
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_the_middle_of_constants_and_of_places(backend):
+    net = horn.Network(seed=3)
+    net.input(4)
+    net.output(1, neuron=OfNumbers, loss="squared_error")
+    engine = make(backend, Setup(net, horn.SGD(0.1), "targets", 2, "float64", 1))
+    np.testing.assert_array_equal(engine.outputs(np.ones((2, 4))), [[725.0], [725.0]])
 
 
 def test_plain_python_has_them_too():
