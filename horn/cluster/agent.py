@@ -2,7 +2,8 @@
 
 It runs no user code: a job runner per job does. All its processes end with it, however it ends.
 After five sixths of the session time without ZooKeeper it ends its tasks, before others can have
-their places; then it registers again. docs/notes/0060.
+their places; then it registers again. If it stands still itself, its job runners end at that time:
+its lease, which each answer of ZooKeeper extends, is over then. docs/notes/0060.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import msgspec
 
@@ -90,8 +92,7 @@ class Agent:
         self._warm: RunnerProcess | None = None
         self._n_standby = 0  # its tasks
         self._suspended = False
-        self._beat_at = 0.0  # time of the last request to ZooKeeper ...
-        self._sure_at = 0.0  # ... and of the last one answered: the session lived then
+        self._sure_at = 0.0  # time of the last request that ZooKeeper answered: the session lived
         self._stack = ExitStack()
         try:
             folder = capacity.folder or default_folder(self.name)
@@ -152,12 +153,13 @@ class Agent:
     def _session(self) -> None:
         capacity = self.capacity
         own = credential(capacity.key, capacity.hosts)
-        self._beat_at = self._sure_at = time.monotonic()
+        self._sure_at = time.monotonic()
         with ExitStack() as stack:
             session = Session(capacity.hosts, session_s=capacity.session_s, credential=own)
             self.coord = coord = stack.enter_context(session)
             self._suspended = False
             stack.callback(coord.subscribe(self._on_event))
+            stack.enter_context(self._beating(coord))
             coord.ensure(coord.paths.jobs(), coord.paths.orders(self.name))
             self.workers = Membership(coord, coord.paths.workers())
             stack.callback(self.workers.close)
@@ -179,7 +181,6 @@ class Agent:
             while not self._stopping:
                 self.workers.check()
                 self.service.check()  # no agent stays registered that answers nobody
-                self._beat()
                 self._reconcile(orders.nodes())
                 self._tell()
                 self._keep_warm(controller.free(self.name, capacity.slots))
@@ -237,7 +238,7 @@ class Agent:
         if self._suspended:
             return 0.1
         is_news = any(run.progress is not None for run in self.runs.values())
-        return min(PROGRESS_S if is_news else LOOK_S, self.coord.session_s * BEAT)
+        return PROGRESS_S if is_news else LOOK_S
 
     # orders
 
@@ -278,21 +279,40 @@ class Agent:
                 if run.is_over and (found is None or run.is_told):
                     del self.runs[job]
 
-    def _beat(self) -> None:
-        """Send ZooKeeper frequent requests, to know how long the session is sure to last."""
-        now = time.monotonic()
-        if self._suspended or now - self._beat_at < self.coord.session_s * BEAT:
-            return
-        self._beat_at = now
+    @contextlib.contextmanager
+    def _beating(self, coord: Session) -> Iterator[None]:
+        """Send ZooKeeper frequent requests, to know how long the session is sure to last; in a
+        thread: the agent's may wait for ZooKeeper, or for a disk.
+        """
+        is_over = threading.Event()
 
-        def answered(reply: Reply) -> None:
-            if not reply.reason:
-                self._sure_at = max(self._sure_at, now)
+        def beat() -> None:
+            while not is_over.wait(coord.session_s * BEAT):
+                if not self._suspended:
+                    answered = partial(self._answered, time.monotonic())
+                    coord.send(answered, "exists", coord.paths.root)
 
-        self.coord.send(answered, "exists", self.coord.paths.root)
+        thread = threading.Thread(target=beat, name="horn-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _answered(self, asked_at: float, reply: Reply) -> None:
+        if not reply.reason:
+            self._sure_at = max(self._sure_at, asked_at)
+            for run in list(self.runs.values()):
+                run.extend(self._lease_ends)
+
+    @property
+    def _lease_ends(self) -> float:
+        """Until when nobody else can have this agent's place, whatever happens to it."""
+        return self._sure_at + self.coord.session_s * FENCE
 
     def _is_cut_off(self) -> bool:
-        return self._suspended and time.monotonic() - self._sure_at > self.coord.session_s * FENCE
+        return self._suspended and time.monotonic() > self._lease_ends
 
     def _prepare(self, run: JobRun) -> None:
         """Fetch a job's files in a thread; then begin it."""
@@ -328,6 +348,7 @@ class Agent:
             runner = None
         try:
             run.begin(runner or self._runner(0), assignment)  # its tasks are known by now
+            run.extend(self._lease_ends)
         except (HornError, OSError) as error:  # no room for its log
             self._cannot_begin(run, error)
 

@@ -621,19 +621,26 @@ def _is_own(over: protocol.RunnerFinished) -> bool:
 def _listen(
     line: protocol.RunnerConnection, runner: JobRunner, first: Sequence[protocol.RunnerMessage]
 ) -> None:
-    """Handle the agent's messages while the job runs."""
+    """Handle the agent's messages while the job runs. The tasks, which end with this process, have
+    ended before an agent that stands still loses its place: it cannot end them itself.
+    """
     words: Sequence[protocol.RunnerMessage] | None = first
+    until: float | None = None
     while words is not None:
         for word in words:
             if isinstance(word, protocol.EndJob):
                 runner.is_over.set()
             elif isinstance(word, protocol.ChangeGroups):
                 runner.changes.put(launch.ScaleRequest(word.groups, _hosts(word.allocations)))
+            elif isinstance(word, protocol.AgentLease):
+                until = word.until
             elif isinstance(word, protocol.StopJob):
                 runner.stop_requested.set()
                 if not runner.saves:  # then there is nothing to wait for
                     runner.is_over.set()
             else:
                 raise ProtocolError(f"the agent says {type(word).__name__}")
+        if not line.wait(until):
+            os._exit(protocol.CUT_OFF)  # without a word: the agent takes none from the pipe
         words = line.read()
     os._exit(1)

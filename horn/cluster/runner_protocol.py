@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import functools
 import operator
+import select
 import socket
+import threading
+import time
 from typing import Any
 
 import msgspec
@@ -18,6 +21,7 @@ from horn.process.limits import ProcessLimits
 from horn.security.keys import Credential
 
 MAX_BYTES = 4 * 1024 * 1024  # of one line
+CUT_OFF = 75  # exit code of a job runner whose agent's lease is over (EX_TEMPFAIL)
 
 
 class RunnerMessage(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -66,6 +70,14 @@ class AddStandby(RunnerMessage, frozen=True):
 
 class StopJob(RunnerMessage, frozen=True):
     """To a job runner: save, then end."""
+
+
+class AgentLease(RunnerMessage, frozen=True):
+    """To a job runner: until when its agent is sure of its place, in s of the monotonic clock.
+    Nobody else has the job's places before; after it, without a later one, others may.
+    """
+
+    until: float
 
 
 class ChangeGroups(RunnerMessage, frozen=True):
@@ -127,6 +139,7 @@ class RunnerConnection:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._buffer, self._unsent = bytearray(), bytearray()
+        self._sending = threading.RLock()
 
     @classmethod
     def pair(cls) -> tuple[RunnerConnection, RunnerConnection]:
@@ -140,23 +153,38 @@ class RunnerConnection:
         self.sock.sendall(_ENCODE.encode(word) + b"\n")
 
     def send_soon(self, word: RunnerMessage) -> None:
-        """Send what the other end has room for; ``flush`` sends more, while it ``is_behind``."""
-        self._unsent += _ENCODE.encode(word) + b"\n"
-        self.flush()
+        """Send what the other end has room for; ``flush`` sends more, while it ``is_behind``. Both
+        from any thread.
+        """
+        with self._sending:
+            self._unsent += _ENCODE.encode(word) + b"\n"
+            self.flush()
 
     @property
     def is_behind(self) -> bool:
         return bool(self._unsent)
 
     def flush(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self.sock.send(self._unsent, socket.MSG_DONTWAIT)]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent.clear()
-            raise
+        with self._sending:
+            try:
+                while self._unsent:
+                    del self._unsent[: self.sock.send(self._unsent, socket.MSG_DONTWAIT)]
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()
+                raise
+
+    def wait(self, until: float | None) -> bool:
+        """Wait for the other end; False if it has said nothing by a time of the monotonic clock."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        if until is None:
+            return bool(poll.poll())
+        while (left_s := until - time.monotonic()) > 0:
+            if poll.poll(left_s * 1000):
+                return True
+        return bool(poll.poll(0))  # what came while this process stood still counts
 
     def read(self, *, waits: bool = True) -> list[RunnerMessage] | None:
         """Wait for messages; None when the other end has gone. With ``waits`` False return only

@@ -1,7 +1,7 @@
 """An agent's side of job runners, one per job: the process, and a ``JobRun`` for each attempt.
 
-All calls but ``kill_runner`` come from one thread of the agent: a job runner ends with it
-(PDEATHSIG).
+All calls but ``kill_runner`` and ``extend`` come from one thread of the agent: a job runner ends
+with it (PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # between two checks whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
 SAVE_S = 120.0  # for it to save and stop
+SILENT = (
+    "First failure: the tasks of a host were ended: horn worker there stood still (SIGSTOP, a "
+    "debugger, or no processor for it) for nearly as long as its session with ZooKeeper lasts, "
+    "after which others get their places"
+)
 IMPORTS = "from horn.cluster.job_runner import main; "
 
 
@@ -96,6 +101,13 @@ class RunnerProcess:
         """Send a message without waiting: the process may be stopped, and an assignment large."""
         with contextlib.suppress(OSError):  # it has ended: its exit will be noticed
             self.line.send_soon(word)
+
+    def extend(self, until: float) -> None:
+        """Send the agent's lease, from any thread, unless the process is behind: it may be stopped,
+        and leases would gather.
+        """
+        if not self.line.is_behind:
+            self.send(protocol.AgentLease(until))
 
     def flush(self) -> None:
         with contextlib.suppress(OSError):
@@ -221,6 +233,12 @@ class JobRun:
         if self.order.groups != assignment.groups:
             self._regroup()
 
+    def extend(self, until: float) -> None:
+        """Let the job runner live until a time of the monotonic clock, from any thread."""
+        runner = self.runner  # read once: the agent's thread takes it away as it ends
+        if runner is not None:
+            runner.extend(until)
+
     def follow(self, order: HostOrder) -> None:
         """Take a new version of the order, of the same attempt."""
         before, self.order = self.order, order
@@ -338,6 +356,8 @@ class JobRun:
             )
         elif self.aim == END:
             self.say(GONE)
+        elif code == protocol.CUT_OFF:
+            self.say(FAILED, failure=HostFailure(SILENT))
         else:
             self.say(FAILED, failure=HostFailure(_died(code)))
 

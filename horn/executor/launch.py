@@ -261,6 +261,7 @@ def launch_at(
             attempts.listen(monitor, repairs)
         except HornError as error:
             may_be = monitor.is_repairable(error) or isinstance(error, MemberLost)
+            may_be |= attempts.has_lost_start
             on_cluster.is_repairable = may_be and (repairs is None or not repairs.is_given_up)
             if journals is not None:
                 journals.keep(attempts.record.rows, attempts.record.incomplete)
@@ -325,6 +326,13 @@ class Attempts:
         memory = {} if self.start is None else cursor_of(self.start).callbacks
         hooks.recall(memory, History(self.record.rows))
         self.record.unseen = deque()
+
+    @property
+    def has_lost_start(self) -> bool:
+        """Whether the checkpoint that it begins from has gone: an earlier attempt that stood still
+        may have removed it. Another attempt begins from the newest.
+        """
+        return self.start is not None and not self.start.path.is_dir()
 
     def run(self) -> RunSpec:
         """The RunSpec for the tasks of the next attempt."""

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,6 +323,48 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["host"] == "b"
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+SAVING: dict[str, Any] = {"tasks": 2, "checkpoint_every": 2}
+DOWNPOUR: dict[str, Any] = {"groups": 2, "servers": 1, "strategy": "downpour"}
+
+
+@pytest.mark.parametrize("shape", [SAVING, DOWNPOUR], ids=["saving", "downpour"])
+def test_the_tasks_of_an_agent_that_stands_still_end_before_others_have_their_places(
+    shape: dict[str, Any], cluster_of: Agents, client: ClusterClient
+):
+    """It cannot end them: two attempts ran, and the old one removed the new one's checkpoint, or
+    started its fenced groups again.
+    """
+    cluster_of.session_s = 2.0
+    cluster_of.start("a", shared=True)
+    job = cluster_of.submit(client, "--epochs", "12", *cluster_of.held(), **shape)
+    cluster_of.wait_running(client, job)
+    its = [pid for pid, _ in cluster_of.descendants("a")]
+    assert len(cluster_of.tasks("a")) >= 2
+    cluster_of.session_s = 10.0
+    cluster_of.start("b", shared=True)
+    agent = cluster_of.processes["a"].pid
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        cluster_of.wait(lambda: client.status(job).record.attempt == 2)
+        assert not running(its)
+        cluster_of.let_go()
+        status = cluster_of.wait_ended(client, job)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+    assert (status.result["host"], status.record.attempt) == ("b", 2)
+
+
+def running(pids: list[int]) -> list[int]:
+    """Those that run: who stands still has not waited for its ended children, which are there."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            found += [pid] if state not in "ZX" else []
+    return found
 
 
 def test_an_agent_that_is_started_again_takes_its_place_at_once(

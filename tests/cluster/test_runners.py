@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from horn.cluster import job_runner
 from horn.cluster.agent import Agent
 from horn.cluster.job_runner import JobRunner, _last_rows
 from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.runner_protocol import (
+    CUT_OFF,
     AddStandby,
+    AgentLease,
     CheckpointComplete,
     JobProgress,
     RunnerConnection,
@@ -162,6 +165,34 @@ def test_who_is_cut_off_says_nothing_of_a_job_runner_that_has_just_ended(looks: 
     agent._ended = lambda run, why: why  # type: ignore[method-assign]
     agent._fence()
     assert run.report.phase == STARTING
+
+
+def test_a_job_runner_ends_once_its_agent_has_no_lease_any_more(monkeypatch: pytest.MonkeyPatch):
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr("os._exit", end)
+    ours, theirs = RunnerConnection.pair()
+    with pytest.raises(SystemExit) as ended:
+        job_runner._listen(theirs, SimpleNamespace(), [AgentLease(0.0)])  # type: ignore[arg-type]
+    assert ended.value.code == CUT_OFF
+    ours.send(AgentLease(0.0))  # unread, though it came in time
+    assert theirs.wait(0.0)
+    ours.close()
+    theirs.close()
+
+
+def test_the_end_of_a_lease_is_told_as_that_of_an_agent_that_stood_still():
+    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    words: list[list[Any] | None] = [None]
+    run.runner = SimpleNamespace(  # type: ignore[assignment]
+        is_open=True,
+        line=SimpleNamespace(read=lambda waits: words.pop(0)),
+        reap=lambda: (CUT_OFF, {}),
+    )
+    run.ended()
+    failure = run.report.failure
+    assert failure is not None and not failure.is_final and "horn worker" in failure.text
 
 
 def test_of_a_job_that_is_gone_an_agent_keeps_nothing():

@@ -27,9 +27,18 @@ import pytest
 import horn
 import zk
 from horn.coordination.session import Session
-from horn.errors import BarrierTimeout, CompileError, Diverged, JobError, TaskFailed, Timeout
+from horn.errors import (
+    BarrierTimeout,
+    CheckpointError,
+    CompileError,
+    Diverged,
+    JobError,
+    TaskFailed,
+    Timeout,
+)
+from horn.executor import launch as launching
 from horn.executor import processes
-from horn.executor.launch import JobEntry, launch
+from horn.executor.launch import JobEntry, launch, launch_at
 from horn.executor.processes import ChildProcess, import_paths
 from horn.executor.task_pool import TaskPool
 from horn.partition.placement import Placement
@@ -720,3 +729,39 @@ def test_a_run_that_stood_still_goes_on(tmp_path, who, settings):
         digest.update(array.tobytes())
     assert out.splitlines() == [f"end {digest.hexdigest()}"], err
     assert err.count("stood still") <= 1 and len(err.splitlines()) <= 1
+
+
+@pytest.mark.parametrize("has_gone", [True, False])
+def test_a_checkpoint_that_has_gone_is_no_end_of_a_job_of_a_cluster(
+    has_gone, tmp_path, monkeypatch
+):
+    """An attempt before it, whose agent stood still, had removed the one that was chosen."""
+    start = types.SimpleNamespace(path=tmp_path / "ckpt-000000050-1000")
+    if not has_gone:
+        start.path.mkdir()
+
+    class Begun(launching.Attempts):
+        def __init__(self, *given):
+            self.start, self.record = start, types.SimpleNamespace(end=lambda: None)
+
+        def monitor(self, *given):
+            return monitor
+
+        def repairs(self, *given):
+            return monitor
+
+        def listen(self, *given):
+            raise CheckpointError(str(start.path), "is damaged")
+
+        def close(self):
+            pass
+
+    monitor = types.SimpleNamespace(is_repairable=lambda error: False, is_given_up=False)
+    monitor.begin = lambda: None
+    monkeypatch.setattr(launching, "Attempts", Begun)
+    pool = types.SimpleNamespace(stop=lambda: None)
+    attempt = launching.JobAttempt("", "", 0, pool, "", 1)
+    recovery = types.SimpleNamespace(journals=None)
+    with pytest.raises(CheckpointError):
+        launch_at(attempt, None, None, lambda: None, None, None, 0.0, recovery)
+    assert attempt.is_repairable is has_gone
