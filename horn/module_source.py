@@ -28,9 +28,13 @@ CAPTURED = "horn_source_"  # the prefix of the names of captured modules
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
 _ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
-_AROUND = (ast.For, ast.While, ast.With, ast.Try)
+_AROUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 _DEFINED = (*DEFINITIONS, *IMPORTS)
 _DECORATORS = ("staticmethod", "classmethod", "property")  # they leave the function what it is
+_PURE = (  # expressions that may be computed again at any time
+    ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.IfExp, ast.Compare,
+    ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Dict, ast.List, ast.Tuple, ast.Lambda,
+)  # fmt: skip
 _MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 
 
@@ -142,46 +146,134 @@ class NeededModule:
     def run(self) -> list[int | list[int]]:
         """The statements to run, by their first lines; where several share one, by column, too."""
         sharing = Counter(statement.lineno for statement in self.statements)
-        return [at[0] if sharing[at[0]] == 1 else list(at) for at in sorted(self.places)]
+        whole = {place_of(statement) for statement in self.statements}
+        return [
+            at[0] if at in whole and sharing[at[0]] == 1 else list(at) for at in sorted(self.places)
+        ]
 
     def binding(self, name: str) -> list[ast.stmt]:
+        """The statements that bind a name. What an ``if``, a loop, ``with`` or ``try`` defined is
+        its definition there alone: the statement may take another way next time, and train.
+        """
+        found = self._binding(name)
+        earlier, kept = self._making(name, found)
+        return [*earlier, *kept] if kept else found
+
+    def _binding(self, name: str) -> list[ast.stmt]:
+        """The statements of the module itself that bind a name."""
         found = [s for names, s in self._bound if name in names]
         if not found and not hasattr(builtins, name):
             found = [s for names, s in self._bound if "*" in names]
         return found
 
-    def is_inside(self, name: str) -> bool:
-        """Whether a loop, ``with`` or ``try`` of the module binds a name last: its definition alone
-        is kept, as that of an inner function is, since the statement may do more, as train.
+    def _making(
+        self, name: str, found: Sequence[ast.stmt]
+    ) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """Of the statements that bind a name those before the one that made the function or class
+        which it has now; and that one, which may be inside of them, with what changed this later:
+        both empty where none is known to have made it.
         """
-        found = self.binding(name)
-        return bool(found) and isinstance(found[-1], _AROUND)
+        value = self.namespace.get(name)
+        if not isinstance(value, (type, types.FunctionType)):
+            return [], []
+        makers = [s for s in flat(found) if self._makes(s, name, value)]
+        if not makers:
+            return [], []
+        made = makers[-1]
+        earlier = [*itertools.takewhile(lambda s: made not in flat([s]), found)]
+        around, *rest = found[len(earlier) :]
+        inside = (s for s in flat([around]) if place_of(s) > place_of(made))
+        later = [s for s in inside if not isinstance(s, _AROUND) and name in _bound(s, self._set)]
+        later += [s for s in rest if not (isinstance(s, _AROUND) and _replaces(s, name))]
+        return earlier, [made, *itertools.takewhile(lambda s: not _is_whole(s, name), later)]
+
+    def _makes(self, statement: ast.stmt, name: str, value: type | types.FunctionType) -> bool:
+        """Whether a statement made the function or class that a name has now, by its place."""
+        if isinstance(statement, DEFINITIONS):
+            return statement.name == name and self._is_definition(statement, value)
+        if isinstance(statement, ast.ImportFrom):
+            origin = None if statement.level else sys.modules.get(statement.module or "")
+            return any(
+                (a.asname or a.name) == name and getattr(origin, a.name, None) is value
+                for a in statement.names
+            )
+        if not isinstance(statement, ast.Assign) or not _defines(statement, name, alias=True):
+            return False
+        if isinstance(statement.value, ast.Lambda):
+            return isinstance(value, types.FunctionType) and self.is_of(value, statement.value)
+        return is_same(self._live(statement.value), value)
+
+    def _is_definition(self, node: ast.stmt, value: type | types.FunctionType) -> bool:
+        if isinstance(value, types.FunctionType):
+            return not isinstance(node, ast.ClassDef) and self.is_of(value, node)
+        if not isinstance(node, ast.ClassDef):
+            return False
+        functions = filter(None, map(_function_of, vars(value).values()))
+        own = [f for f in functions if f.__code__.co_qualname.startswith(f"{value.__qualname__}.")]
+        return any(self.is_of(f, n) for f in own for n in node.body if isinstance(n, DEFINITIONS))
+
+    def _live(self, said: ast.AST | None) -> Any:
+        """What an expression gives now, if computing it again does nothing else, or calls one
+        function that makes others, as a decorator does; else None.
+        """
+        if not isinstance(said, ast.expr) or not self._is_pure(said):
+            return None
+        try:
+            return eval(compile(ast.Expression(said), self.file, "eval"), self.namespace)
+        except Exception:  # a name that is gone, say
+            return None
+
+    def _is_pure(self, said: ast.expr) -> bool:
+        parts = [said]
+        if isinstance(said, ast.Call) and isinstance(said.func, ast.Name):
+            called = self.namespace.get(said.func.id)
+            if not (isinstance(called, types.FunctionType) and _makes_functions(called)):
+                return False
+            parts = [*said.args, *(keyword.value for keyword in said.keywords)]
+        waiting = list(parts)
+        for part in waiting:
+            if not isinstance(part, _PURE):
+                return False
+            if not isinstance(part, ast.Lambda):
+                waiting += [n for n in ast.iter_child_nodes(part) if isinstance(n, ast.expr)]
+        return True
 
     def is_unsaid(self, name: str, value: Any, statements: Sequence[ast.stmt]) -> bool:
         """Whether a function was put there by none of the statements that bind its name, as by
         another module or through ``globals()``.
         """
-        made = statements[-1] if statements else None
         is_own = isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__")
-        if isinstance(made, ast.FunctionDef) and not made.decorator_list and is_own:
-            return value.__name__ != name or texts.namespace_of(value) is not self.namespace
-        if not isinstance(made, ast.Assign) or not isinstance(made.targets[0], ast.Name):
+        if not is_own or self._making(name, statements)[1]:
             return False
-        return isinstance(made.value, ast.Lambda) and is_own and value.__name__ != "<lambda>"
+        is_here = texts.namespace_of(value) is self.namespace
+        if not statements:
+            return is_here
+        made = statements[-1]
+        if isinstance(made, ast.FunctionDef):
+            return not made.decorator_list
+        if isinstance(made, ast.Assign) and _defines(made, name, alias=True):
+            if isinstance(made.value, ast.Name):  # another definition of that name, since
+                others = self.binding(made.value.id)
+                return all(isinstance(s, ast.FunctionDef) for s in others) and not any(
+                    self.is_of(value, other) for other in others
+                )
+            is_lambda = isinstance(made.value, ast.Lambda)
+            return is_lambda or (is_here and _is_whole(made, name) and self._is_pure(made.value))
+        is_global = self.namespace.get(value.__name__) is value
+        return isinstance(made, _AROUND) and is_global
 
     def is_said(self, function: types.FunctionType, said: ast.AST | None) -> bool:
         """Whether a function is what a definition or an expression of this text gives."""
         if isinstance(said, (*DEFINITIONS, ast.Lambda)):
             return self.is_of(function, said)
-        names = ast.unparse(said).split(".") if isinstance(said, (ast.Name, ast.Attribute)) else []
-        live: Any = self.namespace.get(names[0]) if names else None
-        for part in names[1:]:
-            live = getattr(live, part, None)
-        live = _function_of(live)
+        is_named = isinstance(said, (ast.Name, ast.Attribute))
+        live = _function_of(self._live(said)) if is_named else None
         if live is None or live is function:
             return True
-        made = (s for s in self.binding(names[0]) if isinstance(s, DEFINITIONS))
-        return len(names) == 1 and any(self.is_of(function, each) for each in made)
+        if not isinstance(said, ast.Name):
+            return False
+        made = (s for s in self.binding(said.id) if isinstance(s, DEFINITIONS))
+        return any(self.is_of(function, each) for each in made)
 
     def is_of(self, function: types.FunctionType, node: ast.AST) -> bool:
         """Whether a function was made by a definition or lambda of this text."""
@@ -193,7 +285,7 @@ class NeededModule:
 
     def texts(self) -> tuple[dict[str, str], dict[str, Any]]:
         found: dict[str, str] = {}
-        for statement in self.statements:
+        for statement in flat(self.statements):
             if place_of(statement) not in self.places:
                 continue
             for key, text in self._parts(statement):
@@ -315,7 +407,9 @@ class TypedModule(NeededModule):
         """Of several definitions that of the class or function itself, or the last: an earlier one
         may be a mistake that was mended. A name given to what has another (``f = g``) is the last.
         """
-        found = super().binding(name)
+        found = self._binding(name)
+        if kept := self._making(name, found)[1]:
+            return kept
         value = self.namespace.get(name)
         if isinstance(value, (type, types.FunctionType)):
             code = texts.code_of(value)
@@ -329,9 +423,13 @@ class TypedModule(NeededModule):
         return found[max((k for k, s in enumerate(found) if _is_whole(s, name)), default=0) :]
 
 
-def _defines(statement: ast.stmt, name: str) -> bool:
-    """Whether what a statement makes is what the name gets, and not another name's."""
+def _defines(statement: ast.stmt, name: str, alias: bool = False) -> bool:
+    """Whether what a statement makes is what the name gets, and not another name's. alias :
+    whether it gives that name, and no other, a value, which may be another's.
+    """
     targets = _targets(statement)
+    if alias:
+        return [t.id if isinstance(t, ast.Name) else "" for t in targets] == [name]
     if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
         return True
     return isinstance(getattr(statement, "value", None), ast.Lambda) and len(targets) == 1
@@ -346,6 +444,33 @@ def _is_whole(statement: ast.stmt, name: str) -> bool:
         if isinstance(each, (ast.Attribute, ast.Subscript))
     )  # fmt: skip
     return not any(name in _names(each) for each in (statement.value, *changed))
+
+
+def _makes_functions(function: types.FunctionType) -> bool:
+    """Whether a function defines others inside."""
+    inner = (code for code in function.__code__.co_consts if isinstance(code, types.CodeType))
+    return any(code.co_name == "<lambda>" or code.co_name[0] != "<" for code in inner)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two things are one, or two functions that compute the same."""
+    if one is other or not (isinstance(one, types.FunctionType) and type(one) is type(other)):
+        is_scalar = isinstance(one, Scalar) and type(one) is type(other)
+        return one is other or (is_scalar and bool(one == other))
+    pairs = zip(_held(one), _held(other), strict=False)
+    digests = {texts.code_digest(each.__code__) for each in (one, other)}
+    return len(digests) == 1 and all(is_same(a, b) for a, b in pairs)
+
+
+def _held(function: types.FunctionType) -> list[Any]:
+    """What a function has of its own beside its code: variables around it, and defaults."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+
+
+def _replaces(statement: ast.stmt, name: str) -> bool:
+    """Whether a statement, or one inside, may bind a name to a new value."""
+    return any(_is_whole(s, name) and name in _bound(s) for s in flat([statement]))
 
 
 def unsaid_method(
@@ -615,8 +740,16 @@ def _asked(statement: ast.stmt) -> set[str]:
 
 def _inner_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
     for child in ast.iter_child_nodes(statement):
-        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
+        inner = child.body if isinstance(child, (ast.ExceptHandler, ast.match_case)) else [child]
         yield from (one for one in inner if isinstance(one, ast.stmt))
+
+
+def flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, and those inside of them, but not those of functions and classes."""
+    for statement in statements:
+        yield statement
+        if not isinstance(statement, _DEFINED):
+            yield from flat(_inner_statements(statement))
 
 
 def ended(text: str) -> str:
@@ -635,6 +768,18 @@ def statements_of(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.s
         ):
             yield from statement.body
         else:
+            yield statement
+
+
+def kept_of(
+    statements: Sequence[ast.stmt], lines: Collection[int], places: Collection[tuple[int, ...]]
+) -> Iterator[ast.stmt]:
+    """Of the statements of a module those on some lines, and those, also inside of others, that
+    begin at some places, as ``NeededModule.run`` writes them.
+    """
+    whole = {*statements}
+    for statement in flat(statements):
+        if place_of(statement) in places or (statement in whole and statement.lineno in lines):
             yield statement
 
 

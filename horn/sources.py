@@ -42,6 +42,7 @@ from horn.module_source import (
     ended,
     first_line,
     is_of_run_file,
+    kept_of,
     names_read,
     numbers_of,
     place_of,
@@ -135,10 +136,9 @@ class SourceCapture:
         node: ast.AST | None = None
         bases: list[tuple[str, Any]] = []
         is_global = _lookup(needed.namespace, name) is thing
-        is_inside = is_global and needed.is_inside(name.split(".")[0])
-        if not is_global or is_inside or isinstance(needed, TypedModule):
+        if not is_global or isinstance(needed, TypedModule):
             node, bases = _definition(thing, needed)
-        if is_global and not bases and not (is_inside and node is not None):
+        if is_global and not bases:
             self._need(needed, {name.split(".")[0]})
             return {"module": needed.name, "name": name}
         if node is None:
@@ -157,8 +157,7 @@ class SourceCapture:
         numbers = numbers_of(thing, node, inner=True)
         around = [*_free_variables(thing), *bases]
         names = names_read(with_numbers(node, numbers))
-        own = {name} if is_inside else set[str]()
-        self._need(needed, names - {variable for variable, _ in around} - own)
+        self._need(needed, names - {variable for variable, _ in around})
         needed.inner[place_of(node)] = node
         free = {}
         for variable, value in around:
@@ -316,14 +315,17 @@ class SourceCapture:
             if needed.is_unsaid(name, value, statements):
                 raise ModelError(
                     f"{name} is now {getattr(value, '__qualname__', value)}, but no statement of "
-                    f"{Path(needed.file).name} says so; write  {name} = ...  as one of its own"
+                    f"{Path(needed.file).name} says so, run again with what it reads now; write  "
+                    f"{name} = ...  as one of its own"
                 )
             for statement in statements:
                 if place_of(statement) in needed.places:
                     continue
                 needed.places.add(place_of(statement))
-                if isinstance(statement, DEFINITIONS) and (n := numbers_of(value, statement)):
-                    needed.numbers[name] = n
+                inside = statement not in needed.statements
+                if isinstance(statement, DEFINITIONS):
+                    if numbers := numbers_of(value, statement, inside):
+                        needed.numbers[name] = numbers
                 waiting.extend(names_read(with_numbers(statement, needed.numbers.get(name, {}))))
                 for inner in ast.walk(statement):
                     if isinstance(inner, IMPORTS):
@@ -587,8 +589,8 @@ class CapturedCode:
         of = source.get("numbers", {})
         needed = [
             with_numbers(s, of.get(getattr(s, "name", ""), {}))
-            for s in statements_of(tree, lines)
-            if (s.lineno in lines or place_of(s) in places) and s not in future
+            for s in kept_of([*statements_of(tree, lines)], lines, places)
+            if s not in future
         ]
         self._run(needed, module.__dict__, file, future)
         for thing, attributes in source.get("attributes", {}).items():

@@ -331,7 +331,8 @@ def _check_digests(digests: Sequence[str], network: Network) -> None:
                 f"{layer.name}: the text of {layer.neuron.__name__}, or of what it calls, is not "
                 f"what was to be trained: something changed a function or a number without a "
                 f"statement that horn can repeat (globals()['f'] = ..., an item set inside a "
-                f"function, a module's attribute). Define it at the top level, or use one task"
+                f"function, a module's attribute). Write it as a statement of its own at the "
+                f"top level, f = ..., after which nothing changes it"
             )
 
 

@@ -177,3 +177,104 @@ def test_names_of_modules_are_free_again(saved: Path) -> None:
         for _ in range(3):
             pool.submit(horn.Model.load, saved).result()
     assert {name for name in sys.modules if name.startswith("horn_source_")} == before
+
+
+BENDER = """
+class Bender(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(bend(sum(m.input * m.weight for m in messages)))
+"""
+INVERTED = "def right(z):\n    return abs(z)\n\ndef wrong(z):\n    return z\n\n"
+CHOSEN = "flag = True\nif flag:\n    {}\nelse:\n    {}\n"
+MADE = "def make(k):\n    def f(z):\n        return k * abs(z)\n    return f\n\nk = 2.0\n"
+
+
+def given_again(folder: Path, namespace: dict[str, Any]) -> bool:
+    """Whether the file of a model with a neuron answers as the model itself."""
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=namespace["Bender"])
+    net.output(1, loss="squared_error")
+    job = horn.Job(net, (X, X[:, :1]), epochs=1)
+    model = horn.train(job, progress=False).model
+    model.save(folder / "bender.horn")
+    answers = horn.Model.load(folder / "bender.horn").predict(X)
+    return bool(np.array_equal(answers, model.predict(X)))
+
+
+def ran(text: str, folder: Path, name: str) -> dict[str, Any]:
+    """The names of a module after it was imported."""
+    (folder / f"{name}.py").write_text(f"import horn\n{text}{BENDER}")
+    return vars(importlib.import_module(name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CHOSEN.format("def bend(z): return abs(z)", "def bend(z): return z"),
+        CHOSEN.format("bend = lambda z: abs(z)", "bend = lambda z: z"),
+        INVERTED + CHOSEN.format("bend = right", "bend = wrong"),
+        CHOSEN.format("def bend(z): return abs(z)", "pass") + "def plain(z): return z\n",
+        "def bend(z): return abs(z)\nflag = False\nif flag:\n    def bend(z): return z\n",
+        "flag = 1\nmatch flag:\n    case 1:\n        def bend(z): return abs(z)\n"
+        "    case _:\n        def bend(z): return z\n",
+        "flag = 1\ntry:\n    1 / (flag - 1)\n    def bend(z): return z\n"
+        "except ZeroDivisionError:\n    def bend(z): return abs(z)\n",
+        "for flag in (1.0, 2.0):\n    def bend(z, k=flag): return k * abs(z)\n",
+        INVERTED + "bend = right\ndef right(z): return z\n",
+    ],
+)
+def test_a_function_is_saved_as_it_was_defined_whatever_a_condition_says_now(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ran(text, tmp_path, f"bent_{request.node.callspec.indices['text']}")
+    module["flag"] = not module.get("flag")
+    assert given_again(tmp_path, module)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_now"),
+    [
+        (MADE + "bend = make(k)\n", ("k", 3.0)),
+        (MADE + "bend = make(2.0 * k)\n", ("k", 3.0)),
+        (INVERTED + "k = 0\nbend = [right, wrong][k]\n", ("k", 1)),
+        ("k = 0\nbend = (lambda z: z) if k else (lambda z: abs(z))\n", ("k", 1)),
+    ],
+)
+def test_a_function_that_its_statement_no_longer_gives_is_not_saved_as_another(
+    text: str,
+    is_now: tuple[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ran(text, tmp_path, f"chosen_{request.node.callspec.indices['text']}")
+    assert given_again(tmp_path, module)
+    module[is_now[0]] = is_now[1]
+    with pytest.raises(ModelError, match="bend is now .* no statement of .* says so"):
+        given_again(tmp_path, module)
+
+
+def test_a_loops_variable_is_not_saved_as_what_the_loop_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ran(INVERTED + "for bend in (right, wrong):\n    pass\n", tmp_path, "looped")
+    with pytest.raises(ModelError, match="bend is now wrong, but no statement of looped.py says"):
+        given_again(tmp_path, module)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"def bend(z): return abs(z)\n{BENDER}\n1 / 0\ndef bend(z): return z\n",
+        f"def bend(z): return abs(z)\n{BENDER}\n1 / 0{BENDER.replace('bend(', '2.0 * (')}",
+    ],
+)
+def test_what_a_failed_text_did_not_reach_is_not_saved(text: str, tmp_path: Path) -> None:
+    namespace: dict[str, Any] = {"horn": horn}
+    with pytest.raises(ZeroDivisionError):
+        exec(text, namespace)
+    assert given_again(tmp_path, namespace)
