@@ -115,7 +115,8 @@ DONE, MISMATCH = ALL_HERE, WRONG_STEP
 
 cdef class Mapping:
     """Map the shared memory of a descriptor, which may be closed: mmap.mmap would keep a copy of
-    it, and a task of a group of n has n of them. Read and written; freed with its last view.
+    it, and a task of a group of n has n of them, and one for each message that it has not used.
+    is_read_only : its views cannot be written. Freed with the last view.
 
     Raises
     ------
@@ -124,12 +125,14 @@ cdef class Mapping:
 
     cdef char *start
     cdef Py_ssize_t size
+    cdef bint is_read_only
 
-    def __cinit__(self, int fd, Py_ssize_t size):
-        cdef void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0)
+    def __cinit__(self, int fd, Py_ssize_t size, bint is_read_only=False):
+        cdef int access = PROT_READ if is_read_only else PROT_READ | PROT_WRITE
+        cdef void *found = mmap(NULL, size, access, MAP_SHARED | MAP_POPULATE, fd, 0)
         if found == MAP_FAILED:
-            raise OSError(errno, f"no memory for mailboxes of {size} bytes")
-        self.start, self.size = <char *>found, size
+            raise OSError(errno, f"no memory for a mapping of {size} bytes")
+        self.start, self.size, self.is_read_only = <char *>found, size, is_read_only
 
     def __dealloc__(self):
         if self.start:
@@ -139,7 +142,7 @@ cdef class Mapping:
         return self.size
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.start, self.size, 0, flags)
+        PyBuffer_FillInfo(view, self, self.start, self.size, self.is_read_only, flags)
 
 
 cdef class Step:

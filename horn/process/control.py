@@ -24,6 +24,7 @@ import msgspec
 
 from horn.errors import ProtocolError
 from horn.security.keys import Credential
+from horn.wire import descriptors
 
 PACKET_BYTES = 32 * 1024
 MESSAGE_BYTES = 64 * 1024 * 1024
@@ -32,7 +33,7 @@ TEXT_CHARACTERS = 64_000
 INLINE, IN_MEMORY = b"\0", b"\1"
 # A task's wait for its parent to read, which may be stopped (Ctrl-Z), or in a long callback.
 UNREAD_S = 86_400.0
-RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+RECEIVED = (PACKET_BYTES + 1, MAX_DESCRIPTORS)
 
 # The steps of a task's start, in their order, each with a deadline of its own; and its end.
 STEPS = (
@@ -295,13 +296,18 @@ class ControlChannel:
                 with self._lock:  # not while it waits: another thread may receive
                     self.sock.sendmsg(packet, [rights], socket.MSG_DONTWAIT)
                 return  # socket.send_fds takes flags, and drops them
-            except BlockingIOError:
+            except OSError as error:
+                is_crowded = descriptors.is_crowded(error)
+                if not (is_crowded or isinstance(error, BlockingIOError)):
+                    raise
+                left_s = max(ends - time.monotonic(), 0.0)
+                wait_s = min(left_s, descriptors.CROWDED_S) if is_crowded else left_s
                 poll = select.poll()
-                poll.register(self.sock, select.POLLOUT)
-                if not poll.poll(max(ends - time.monotonic(), 0.0) * 1000):
-                    raise TimeoutError(
-                        f"control message: the other end has read nothing for {timeout_s:g} s"
-                    ) from None
+                poll.register(self.sock, 0 if is_crowded else select.POLLOUT)
+                if not poll.poll(wait_s * 1000) and wait_s == left_s:
+                    why = f"the other end has read nothing for {timeout_s:g} s"
+                    why = descriptors.crowded() if is_crowded else why
+                    raise TimeoutError(f"control message: {why}") from None
 
     def wait(self, timeout_s: float) -> bool:
         """Whether a message comes within a time; 0 costs a microsecond."""
@@ -352,11 +358,11 @@ class ControlChannel:
 
     def _packet(self) -> tuple[bytes, list[int], int]:
         try:
-            return socket.recv_fds(self.sock, *RECEIVED)[:3]
+            return descriptors.receive(self.sock, *RECEIVED)
         except ConnectionResetError:
             # The other end has gone and left messages unread: this error comes first, and once.
             # Messages that it sent before can still be received.
-            return socket.recv_fds(self.sock, *RECEIVED)[:3]
+            return descriptors.receive(self.sock, *RECEIVED)
 
     def close(self) -> None:
         self.sock.close()

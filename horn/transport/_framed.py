@@ -34,7 +34,6 @@ from horn.wire.frames import (
 
 logger = logging.getLogger(__name__)
 
-UNFIT_S = 0.5  # how long an unfit peer may still turn out to be a stranger
 LINGER_S = 2.0  # for frames still owed when a task leaves
 ACK_LINGER_S = 0.5  # ... and for the peers' acknowledgements, if no failure is known
 DOUBT_S = 2.0  # of waiting, before a check whether the peer's process lives
@@ -296,9 +295,9 @@ class FramedTransport(Delivery):
                     peer = self._peers[task]
                     how = peer.left or self._gone.get(task)
                     unfit = self._handshake.unfit.get(task)
-                    # The real one may still come, but not after its connection has gone.
-                    if unfit and (how or left_s <= 0 or now - unfit[0] > UNFIT_S):
-                        raise unfit[1]
+                    # It may be a stranger's. A peer that does not fit says so at its address.
+                    if unfit and (how or left_s <= 0):
+                        raise unfit
                     # Its frames and the end of its connection come by two ways: one more look.
                     if how is not None and (suspect == task or peer.left):
                         raise PeerLost(where, (peer.name,), f"{how}; it owes {owes(task)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 from horn.transport import Identity, TransportCounters
@@ -47,7 +46,7 @@ class Handshake:
     ) -> None:
         self.identity, self.counters = identity, counters
         self.checks, self.is_free = checks, is_free
-        self.unfit: dict[int, tuple[float, HandshakeRefused]] = {}  # tasks' hellos that did not fit
+        self.unfit: dict[int, HandshakeRefused] = {}  # tasks' hellos that did not fit
         self._strikes: dict[bytes, int] = {}
 
     def accept(
@@ -73,7 +72,7 @@ class Handshake:
         except BadFrame as error:
             is_expected = self.is_free is not None and self.is_free(claimed)
             if isinstance(error, HandshakeRefused) and is_expected:
-                self.unfit.setdefault(claimed, (time.monotonic(), error))
+                self.unfit.setdefault(claimed, error)
             self.counters.n_dropped += 1
             if len(self._strikes) > MOST_STRANGERS:
                 self._strikes.clear()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import mmap
 import os
 import struct
 from collections.abc import Sequence
 
+from horn._kernels.mailbox import Mapping
 from horn.errors import JobError
 from horn.wire.frames import (
     BODY_BYTES,
@@ -104,7 +104,7 @@ def bodies_from_memfd(fd: int) -> list[Buffer]:
         raise BadFrame(where, "a segment that may still change", "a sealed one")
     if not 8 <= size <= BODY_BYTES + 8 * (MAX_BODIES + 1):
         raise BadFrame(where, f"{size} bytes", f"8 to {BODY_BYTES}")
-    whole = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+    whole = memoryview(Mapping(fd, size, is_read_only=True))
     (n_bodies,) = struct.unpack_from("<Q", whole)
     at = 8 * (n_bodies + 1)
     if n_bodies > MAX_BODIES or at > size:

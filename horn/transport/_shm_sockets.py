@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from horn._kernels.mailbox import LEFT, Mailboxes
-from horn.errors import BarrierTimeout
+from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
+from horn.security.audit import AuditLog
 from horn.transport import Identity, PeerLost, check_digest, overdue
 from horn.transport._handshake import Check, check_hello, hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
+from horn.wire import descriptors
 from horn.wire.frames import (
     HEADER_BYTES,
     Array,
@@ -50,6 +52,7 @@ SLICE_S = 0.02  # how often a waiting task looks for ended ones
 ACCEPT_S = 1.0  # between looks at the clock while waiting for connections
 ROOT = 0
 ENDED = "its process ended: killed or crashed"
+HUNG_UP = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED)
 
 
 @dataclass
@@ -88,6 +91,7 @@ class SocketPeers:
         self._handles: list[int] = []
         self._is_connecting = False
         self._incarnation = secrets.token_bytes(16)
+        self._audit = AuditLog()
         self._poll = select.poll()
         self._sockets: dict[int, tuple[socket.socket, int | None]] = {}  # by descriptor; its task
         name = f"horn-{secrets.token_hex(16)}"
@@ -104,8 +108,8 @@ class SocketPeers:
     # connecting
 
     def connect(self, endpoints: Sequence[str], patience: Patience, where: str) -> None:
-        """Wait for hellos: the root for those of all, the others for the root's. A stranger is an
-        error until ``end_connecting``.
+        """Wait for hellos: the root for those of all, the others for the root's. Another process of
+        this user is an error until ``end_connecting``; those of other users are not heard.
         """
         self._endpoints = endpoints
         self._is_connecting = True
@@ -188,9 +192,10 @@ class SocketPeers:
             return
         try:
             _check_user(sock)
-        except HandshakeRefused as error:
+        except HandshakeRefused as error:  # it is of no task: those of a job are one user's
             sock.close()
-            self._tell_refused(error)
+            where = f"task {self.task} of {self.identity.job}"
+            self._audit.line("refused", address=error.got, reason="another user", at=where)
             return
         sock.setblocking(False)
         self._listen_to(sock, None)
@@ -343,23 +348,34 @@ class SocketPeers:
                 try:
                     peer.sock.sendmsg(packet, ancillary)
                     break
-                except BlockingIOError:
-                    left_s = patience.left_s()
-                    if left_s <= 0:
-                        here, most_s = (f"task {self.task}",), patience.timeout_s
-                        raise BarrierTimeout(where, (peer.name,), here, most_s) from None
-                    writable = select.poll()
-                    writable.register(peer.sock, select.POLLOUT)
-                    writable.poll(min(left_s, SLICE_S) * 1000)
-                    self.read_all()
                 except OSError as error:
-                    self.read_all()
-                    if not self.find_gone([to]):
-                        peer.gone = f"its process ended: {error.strerror}"
+                    if error.errno in HUNG_UP:
+                        self.read_all()
+                        if not self.find_gone([to]):
+                            peer.gone = f"its process ended: {error.strerror}"
+                        continue
+                    self._wait_for_room(peer, error, patience, where)
         finally:
             if own_fd is not None:
                 os.close(own_fd)
         peer.n_out += 1
+
+    def _wait_for_room(self, peer: _Peer, error: OSError, patience: Patience, where: str) -> None:
+        """Wait a little after a send that failed, and read: all who wait make room for others."""
+        has_many = descriptors.is_crowded(error)
+        if not (has_many or isinstance(error, BlockingIOError)):
+            raise JobError(f"{where}: {error.strerror}") from error
+        left_s = patience.left_s()
+        if left_s <= 0:
+            here, hint = (f"task {self.task}",), descriptors.crowded() if has_many else ""
+            raise BarrierTimeout(where, (peer.name,), here, patience.timeout_s, hint) from None
+        if has_many:
+            self._poll.poll(min(left_s, descriptors.CROWDED_S) * 1000)
+        elif peer.sock is not None:
+            writable = select.poll()
+            writable.register(peer.sock, select.POLLOUT)
+            writable.poll(min(left_s, SLICE_S) * 1000)
+        self.read_all()
 
     def read_all(self) -> None:
         """Read all sockets, without waiting."""
@@ -372,7 +388,7 @@ class SocketPeers:
 
     def _read(self, sock: socket.socket, task: int | None) -> bool:
         try:
-            packet, fds, _, _ = socket.recv_fds(sock, PACKET_BYTES, 4)
+            packet, fds, _ = descriptors.receive(sock, PACKET_BYTES, 4)
         except BlockingIOError:
             return False
         except ConnectionResetError:
@@ -463,8 +479,8 @@ def _check_user(sock: socket.socket) -> None:
     """Check that the process at the other end is the same user's."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     uid = struct.unpack("3i", credentials)[1]
-    if uid != os.getuid():
-        raise HandshakeRefused("connection", f"user {uid}", f"user {os.getuid()}")
+    if uid != os.geteuid():
+        raise HandshakeRefused("connection", f"user {uid}", f"user {os.geteuid()}")
 
 
 def _kept(pipes: Sequence[tuple[int, int]], task: int) -> list[int]:

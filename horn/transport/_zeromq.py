@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import hmac
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -96,6 +97,7 @@ def router(
 ) -> zmq.Socket[bytes]:
     """Make a ROUTER to listen with, with CURVE if there is a secret key."""
     made = limited(context, zmq.ROUTER)
+    made.set(zmq.IPC_FILTER_UID, os.geteuid())  # [any user who reads /proc/net/unix]
     made.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
     if secret is not None:
         made.set(zmq.CURVE_SERVER, 1)

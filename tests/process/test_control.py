@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -21,6 +22,7 @@ from horn.process.control import (
     EpochRow,
     FailureReport,
     GroupReady,
+    StartPhase,
     StartTask,
     TraceEvents,
 )
@@ -173,3 +175,40 @@ def test_memory_of_an_absurd_size_is_refused(ends, size):
     os.close(fd)
     with pytest.raises(ProtocolError, match="bytes, but"):
         ends[1].receive(1.0)
+
+
+def test_descriptors_that_come_are_not_inherited(ends):
+    fd = os.memfd_create("given")
+    ends[0].send(StartPhase(0), [fd])
+    os.close(fd)
+    _, [found] = ends[1].receive(1.0)
+    try:
+        assert not os.get_inheritable(found)
+    finally:
+        os.close(found)
+
+
+class Crowded:
+    """A socket whose first sends fail, as those of a user with too many descriptors under way."""
+
+    def __init__(self, sock, n_failures):
+        self.sock, self.n_failures = sock, n_failures
+
+    def sendmsg(self, *args):
+        if self.n_failures:
+            self.n_failures -= 1
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        return self.sock.sendmsg(*args)
+
+    def fileno(self):
+        return self.sock.fileno()
+
+
+def test_a_send_among_too_many_descriptors_under_way_is_tried_again(ends):
+    first, ends[0].sock = ends[0].sock, Crowded(ends[0].sock, 3)
+    ends[0].send(StartPhase(1))
+    assert ends[1].receive(1.0)[0] == StartPhase(1)
+    ends[0].sock.n_failures = 1_000_000
+    with pytest.raises(TimeoutError, match=r"under way between processes.*ulimit -n"):
+        ends[0].send(StartPhase(1), timeout_s=0.01)
+    ends[0].sock = first

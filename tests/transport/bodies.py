@@ -11,6 +11,7 @@ import numpy as np
 
 from horn.errors import BarrierTimeout
 from horn.transport import Channel
+from horn.wire.frames import Note
 from tests.transport.groups import TIMEOUT_S, all_to_all, run_steps
 
 
@@ -77,6 +78,37 @@ def flood(t, pipe):
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     t.close("the other does not read")
     return sent, grown_kb
+
+
+def become_ordinary(most):
+    """Root may have any number of descriptors under way; what is needed later is open or loaded."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+
+
+def crowd(t, pipe):
+    """Each sends more than may be under way before it receives anything."""
+    become_ordinary(64)
+    block = np.arange(4096, dtype="<f4")
+    for number in range(200):
+        t.send(1 - t.task, Note(topic=f"{number}"), (block + number,), TIMEOUT_S, wait=False)
+    for number in range(200):
+        message = t.receive(TIMEOUT_S)
+        assert message.meta.topic == f"{number}"
+        assert np.array_equal(message.arrays[0], block + number)
+    t.barrier(0, TIMEOUT_S)
+    return len(os.listdir("/proc/self/fd"))
+
+
+def crowd_one_that_does_not_read(t, pipe):
+    become_ordinary(64)
+    if t.task == 1:
+        return pipe.recv()
+    block = np.zeros(4096, "<f4")
+    for _ in range(200):
+        t.send(1, Note(topic="more"), (block,), 0.3, wait=False)
 
 
 def short(t, pipe):

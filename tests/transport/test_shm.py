@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 
 import pytest
 
-from horn.transport import PeerLost
+from horn.errors import BarrierTimeout, JobError
+from horn.transport import Identity, PeerLost, open_transport
 from horn.wire.frames import Note
 from tests.transport.groups import TIMEOUT_S, Processes, all_to_all, good, run_steps, run_threads
 
@@ -67,3 +70,91 @@ def test_a_death_is_seen_when_the_hub_has_left():
         error = group.result(1)
     assert isinstance(error, PeerLost) and error.lost == ("task 2",), error
     assert "killed" in str(error)
+
+
+class Refusing:
+    """A socket on which one send fails."""
+
+    def __init__(self, sock, code):
+        self.sock, self.code = sock, code
+
+    def sendmsg(self, *args):
+        if self.code:
+            code, self.code = self.code, 0
+            raise OSError(code, os.strerror(code))
+        return self.sock.sendmsg(*args)
+
+    def fileno(self):
+        return self.sock.fileno()
+
+    def close(self):
+        self.sock.close()
+
+
+@pytest.mark.parametrize("code", [errno.ETOOMANYREFS, errno.EAGAIN])
+def test_a_send_for_which_there_is_no_room_is_tried_again(code):
+    def body(t):
+        if t.task == 0:
+            peer = t._peers._peers[1]
+            peer.sock = Refusing(peer.sock, code)
+            t.send(1, Note(topic="word"), (), TIMEOUT_S)
+            assert not peer.sock.code
+        else:
+            assert t.receive(TIMEOUT_S).meta.topic == "word"
+        t.barrier(0, TIMEOUT_S)
+
+    good(run_threads("shm", 2, body))
+
+
+def test_a_send_that_fails_here_names_no_living_task_as_ended():
+    def body(t):
+        if t.task == 0:
+            peer = t._peers._peers[1]
+            peer.sock = Refusing(peer.sock, errno.ENOBUFS)
+            with pytest.raises(JobError, match="sending Note to task 1: No buffer space available"):
+                t.send(1, Note(topic="word"), (), TIMEOUT_S)
+            assert not t.absent()
+        t.barrier(0, TIMEOUT_S)
+
+    good(run_threads("shm", 2, body))
+
+
+@pytest.mark.cluster
+def test_more_messages_than_a_user_may_have_under_way_arrive():
+    with Processes("shm", 2, "tests.transport.bodies:crowd") as group:
+        found = [group.result(task) for task in range(2)]
+    assert all(isinstance(n_open, int) and n_open < 64 for n_open in found), found
+
+
+@pytest.mark.cluster
+def test_a_deadline_among_too_many_descriptors_under_way_names_their_limit():
+    with Processes("shm", 2, "tests.transport.bodies:crowd_one_that_does_not_read") as group:
+        error = group.result(0)
+        group.pipes[1].send("go on")
+        assert group.result(1) == "go on"
+    assert isinstance(error, BarrierTimeout) and error.absent == ("task 1",), error
+    assert "64 open files of this user are under way" in str(error) and "ulimit -n" in str(error)
+
+
+def test_another_user_who_connects_is_not_heard_and_told_of(monkeypatch, caplog):
+    """It ended a job that was starting."""
+    with open_transport("shm://", Identity(0, 2, "test")) as t:
+        t._peers._is_connecting = True
+        user = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.connect("\0" + t.endpoint.removeprefix("shm://"))
+            t._peers.read_all()
+            stranger.settimeout(TIMEOUT_S)
+            assert stranger.recv(1) == b""
+    said = f'event=refused address="user {user}" reason="another user" at="task 0 of test"'
+    assert said in caplog.messages
+
+
+def test_descriptors_of_others_are_not_inherited():
+    def body(t):
+        held = [*t._peers._held, t._peers._ends.fileno()]
+        t.barrier(0, TIMEOUT_S)
+        return [os.get_inheritable(fd) for fd in held]
+
+    assert good(run_threads("shm", 2, body)) == [[False] * 3] * 2

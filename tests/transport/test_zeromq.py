@@ -6,15 +6,20 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zmq
 
 from horn.errors import JobError
-from horn.transport import Identity, PeerLost, open_transport
+from horn.parameter_server.server_links import ServerLinks
+from horn.transport import Identity, PeerLost, _framed, open_transport
+from horn.transport._handshake import hello_of
 from horn.transport._zeromq import LIMITS, keypair
-from horn.wire.frames import BadFrame, Hello, WireMessage, decode, encode
+from horn.wire.frames import MENDS, BadFrame, HandshakeRefused, Hello, WireMessage, decode, encode
+from horn.wire.probe import GREETING
 from tests.cluster.helpers import wait_until
 from tests.transport.groups import (
     TIMEOUT_S,
@@ -251,3 +256,69 @@ def test_another_process_at_a_peers_address_is_not_the_peer():
     error, other = run_threads("tcp", 2, body)
     assert other is None and isinstance(error, PeerLost)
     assert "another process is at its address: first frame" in str(error)
+
+
+@pytest.mark.parametrize("has_links", [False, True])
+@pytest.mark.parametrize("is_other", [False, True])
+def test_another_user_does_not_come_in_by_an_abstract_name(monkeypatch, has_links, is_other):
+    """All names are in /proc/net/unix, and a stranger took the place of a task."""
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + is_other)
+    identity = Identity(0, 2, "test")
+    if has_links:
+        made = ServerLinks("ipc://", identity, lambda rank, attempt: False)
+    else:
+        made = open_transport("ipc://", identity)
+    try:
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(TIMEOUT_S)
+            stranger.connect("\0" + made.endpoint.removeprefix("ipc://@"))
+            assert stranger.recv(1) == (b"" if is_other else GREETING)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "tcp"])
+def test_a_strangers_hello_for_a_task_does_not_end_a_job_whose_task_comes_later(
+    scheme, monkeypatch
+):
+    """It did, half a second after the hello."""
+    late = SimpleNamespace(monotonic=lambda: time.monotonic() + 1.0)  # later than the handshake's
+    monkeypatch.setattr(_framed, "time", late)
+    url = url_of(scheme)
+    first, second = (open_transport(url, Identity(task, 2, "test")) for task in range(2))
+    peers, results = [first.endpoint, second.endpoint], []
+
+    def connect() -> None:
+        try:
+            with first:
+                first.connect(peers, TIMEOUT_S)
+                first.barrier(0, TIMEOUT_S)
+            results.append("connected")
+        except Exception as error:  # handed to the test
+            results.append(error)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    with open_transport(url, Identity(1, 2, "another job")) as stranger:
+        with pytest.raises(HandshakeRefused, match="refused by task 0: hello of task 1: job"):
+            stranger.connect([first.endpoint, stranger.endpoint], TIMEOUT_S)
+    with second:
+        second.connect(peers, TIMEOUT_S)
+        second.barrier(0, TIMEOUT_S)
+    thread.join(TIMEOUT_S)
+    assert results == ["connected"]
+    assert first.counters.n_dropped
+
+
+def test_a_hello_that_did_not_fit_is_the_reason_when_nobody_else_came():
+    first, second = (open_transport("tcp://127.0.0.1:0", Identity(t, 2, "test")) for t in range(2))
+    stranger = open_transport("tcp://127.0.0.1:0", Identity(1, 2, "another job"))
+    with first, second, stranger:
+        stranger.link.connect([first.endpoint, stranger.endpoint], stranger.incarnation)
+        stranger._say(0, hello_of(stranger.identity, stranger.incarnation, MENDS))
+        while not first.counters.n_dropped:
+            stranger._turn(0.01)
+            first._turn(0.01)
+        with pytest.raises(HandshakeRefused, match="hello of task 1: job: got another job"):
+            first.connect([first.endpoint, second.endpoint], 0.2)

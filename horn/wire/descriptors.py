@@ -1,0 +1,42 @@
+"""Descriptors that travel beside messages over unix sockets.
+
+Linux lets all processes of a user have so many under way, sent and not received, as one of them may
+open (RLIMIT_NOFILE): a send beyond fails with ETOOMANYREFS, and may be tried again when others have
+received. Root has no such limit.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import resource
+import socket
+
+CROWDED_S = 0.002  # until a send is tried again: nothing tells that others have received
+
+
+def receive(sock: socket.socket, n_bytes: int, most: int) -> tuple[bytes, list[int], int]:
+    """Receive a packet, ``most`` descriptors at most, and the flags of the message. No process that
+    is started inherits them: socket.recv_fds takes flags, and drops them.
+    """
+    fds = array.array("i")
+    room = socket.CMSG_LEN(most * fds.itemsize)
+    packet, ancillary, flags, _ = sock.recvmsg(n_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return packet, list(fds), flags
+
+
+def is_crowded(error: OSError) -> bool:
+    """Whether a send failed because too many descriptors of this user are under way."""
+    return error.errno == errno.ETOOMANYREFS
+
+
+def crowded() -> str:
+    """The hint for a user whose sends fail for this until a deadline."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"{most} open files of this user are under way between processes, as many as may be "
+        f"(ulimit -n): raise that limit, or look for a process that does not read"
+    )
