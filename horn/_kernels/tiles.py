@@ -270,8 +270,10 @@ def _places(iotas: Sequence[bool], consts: Sequence[Any], ops: Ops) -> Tile | No
     if consts[rest - len(iotas)] != 0.0 or name != "eq" or max(pair) >= len(iotas):
         return None
     iota = iotas.index(True)
-    others = [v for k, (_, values) in enumerate(ops) if k != condition - first for v in values]
-    if iota not in pair or iota in others:
+    others_of = [op for k, op in enumerate(ops[:-1]) if k != condition - first]
+    others = [value, *(v for _, values in others_of for v in values)]
+    # a value is computed at the places alone, where neither of these two is
+    if iota not in pair or iota in others or condition in others:
         return None
     (view,) = (v for v in pair if v != iota)
     return Tile(PLACES, 0, (view, iota, value))

@@ -204,6 +204,19 @@ def test_places(p, q, r, folded, dtype, n_threads, rng):
     tape.run()
     values = np.where(at[..., None] == np.arange(r), u[..., None].astype(float) * x[:, None], 0)
     expected = values.sum(0 if folded == "b" else 1)
+def test_a_value_that_reads_its_condition_is_computed_everywhere(dtype, rng):
+    at, u = rng.integers(0, 40, (3, 5)), rng.standard_normal((3, 5)).astype(dtype)
+    out, tape = np.full((3, 40), np.nan, dtype), Tape(dtype)
+    tape.loop(
+        {"b": 3, "o": 5, "i": 40}, [View(at.astype(dtype), "bo"), Iota("i"), View(u, "bo"), 0.0],
+        [("eq", 0, 1), ("mul", 4, 2), ("select", 4, 5, 3)], [(View(out, "bi"), 6)],
+        reduce=("sum", "o"),
+    )  # fmt: skip
+    tape.run()
+    expected = np.where(at[..., None] == np.arange(40), u[..., None], 0).sum(1)
+    np.testing.assert_allclose(out, expected, rtol=RTOL[dtype])
+
+
     np.testing.assert_allclose(out, expected, rtol=RTOL[dtype], atol=100 * RTOL[dtype])
 
 
@@ -474,6 +487,10 @@ def test_what_is_no_tile():
     signs = [("sub", [0, 1]), ("sign", [3]), ("mul", [2, 4])]
     assert found(signs, (False,) * 3) == tiles.Tile(tiles.COLUMNS, 0, (2, 0, 1, 1))
     assert found([*signs[:2], ("mul", [2, 3])], (False,) * 3) is None
+    for value in ([("mul", [2, 4])], [("mul", [4, 4]), ("add", [5, 2])]):  # reads the condition
+        again = [place[0], *value, ("select", [4, 4 + len(value), 3])]
+        assert found(again, (False, True, False), (0.0,)) is None
+    assert found([place[0], ("select", [4, 4, 3])], (False, True, False), (0.0,)) is None
     place = [("eq", [0, 1]), ("copy", [2]), ("select", [4, 5, 3])]
     assert found(place, (False, True, False), (0.0,)) == tiles.Tile(tiles.PLACES, 0, (0, 1, 5))
     assert found(place, (False, True, False), (1.0,)) is None
