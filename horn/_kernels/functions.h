@@ -184,7 +184,7 @@ static inline float expm1_f32(float x) {
     p = p * x + 1.66666667e-1f;
     p = p * x + 0.5f;
     float small = p * (x * x) + x, large = exp_f32(x) - 1.0f;
-    return fabsf(x) < 0.5f ? small : large;
+    return fabsf(x) < 0.5f ? copysignf(small, x) : large;         /* of -0, too */
 }
 static inline float softplus_f32(float x) {
     float m = x > 0.0f ? x : (x != x ? x : 0.0f);
@@ -219,7 +219,7 @@ static inline double expm1_f64(double x) {
     double r = ln2_rest(y, &n), p = P10(EXP_F64, r) * (r * r) + r;
     int64_t h = half_of(n);
     double a = power_of_2(h), v = (p * a + (a - power_of_2(h - n))) * power_of_2(n - h);
-    return n == 0 ? p : v;
+    return n == 0 ? copysign(p, x) : v;         /* of -0, too */
 }
 
 /* x = 2**k m, m from sqrt(1/2) to sqrt(2): m - 1, for positive x. */
@@ -269,7 +269,8 @@ static inline float fmod_f32(float x, float y) {
     return copysignf((float)(r != 0.0 && (r < 0.0) != (x < 0.0f) ? up : r), x);
 }
 
-/* ---- sine and cosine: x = n pi/2 + r, |r| < pi/4, and the polynomial that n mod 4 wants ---- */
+/* ---- sine and cosine: x = n pi/2 + r, |r| < pi/4, and the polynomial that n mod 4 wants.
+ * The sine of r has its sign: of -0 the sum of the polynomial is 0 ---- */
 typedef struct { double sine, cosine; uint64_t quarters; } waves_type_f64;
 typedef struct { float sine, cosine; uint32_t quarters; } waves_type_f32;
 
@@ -278,14 +279,14 @@ static inline waves_type_f64 waves_f64(double x) {
     double t = x * 0.6366197723675814 + MAGIC_F64, n = t - MAGIC_F64;
     double r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
     double z = r * r, s = r + r * (z * P6(SIN_F64, z));
-    return (waves_type_f64){s, 1.0 - z * (0.5 - z * P6(COS_F64, z)), bits_f64(t) - bits_f64(MAGIC_F64)};
+    return (waves_type_f64){copysign(s, r), 1.0 - z * (0.5 - z * P6(COS_F64, z)), bits_f64(t) - bits_f64(MAGIC_F64)};
 }
 #define SIN_IN_F32(x) (fabsf(x) <= 4e8f)        /* n times 25 bits of pi/2 is exact in double */
 static inline waves_type_f32 waves_f32(float x) {
     double t = x * 0.6366197723675814 + MAGIC_F64, n = t - MAGIC_F64;
     float r = (float)((x - n * 0x1.921fb5p+0) - n * 0x1.110b4611a6263p-26);
     float z = r * r, s = r + r * (z * P4(SIN_F32, z));
-    return (waves_type_f32){s, 1.0f - z * (0.5f - z * P3(COS_F32, z)),
+    return (waves_type_f32){copysignf(s, r), 1.0f - z * (0.5f - z * P3(COS_F32, z)),
                          (uint32_t)(bits_f64(t) - bits_f64(MAGIC_F64))};
 }
 /* The sine so many quarters of a turn further on: 0, or 1, the cosine. */

@@ -97,6 +97,12 @@ def test_special_values_come_out_as_in_numpy(name, dtype):
     np.testing.assert_allclose(run(name, x), expected, rtol=1e-6, atol=atol)
 
 
+@pytest.mark.parametrize("name", ["sin", "expm1", "tanh", "atan", "erf", "log1p", "sqrt", "floor"])
+def test_odd_functions_keep_the_sign_of_zero(name, dtype):
+    found = run(name, np.array([-0.0, 0.0] * 40, dtype))
+    assert not found.any() and np.array_equal(np.signbit(found), [True, False] * 40)
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_far_angles_are_those_of_the_c_library(name, dtype, rng):
     """Beyond what the reduction holds for, and each place by itself: neighbours change nothing."""
