@@ -51,25 +51,21 @@ static inline __attribute__((always_inline)) void K(pool_extreme)(
     int64_t k, int64_t b, int64_t some) {
     const int64_t from = g->ptr[k], to = g->ptr[k + 1];
     const REAL none = is_min ? (REAL)INFINITY : -(REAL)INFINITY;
-    VEC_T best[2], first[2], at[2];
+    VEC_T best[2], at[2];
     for (int v = 0; v < n_v; v++) {
         best[v] = K(vec_of)(none); at[v] = K(vec_of)(from < to ? 0 : -1);
-        first[v] = from < to ? POOL_LOAD(x, ldx, g->src[from], v) : best[v];
     }
     for (int64_t j = from; j < to; j++) {
         const VEC_T place = K(vec_of)((REAL)(j - from));
         for (int v = 0; v < n_v; v++) {
             const VEC_T x = POOL_LOAD(x, ldx, g->src[j], v);
-            if (says_best) {                    /* of equals the last; what is no number stays */
-                const K(bits_t) keeps = (K(bits_t))(is_min ? best[v] < x : best[v] > x)
-                                      | (K(bits_t))(best[v] != best[v]);
-                best[v] = K(vec_pick)(keeps, best[v], x);
-            }
+            const K(bits_t) is_lost = (K(bits_t))(best[v] != best[v]);      /* NaN stays */
             if (says_place) {                   /* of equals the first */
-                const K(bits_t) is = (K(bits_t))(is_min ? x < first[v] : x > first[v]);
-                first[v] = K(vec_pick)(is, x, first[v]);
-                at[v] = K(vec_pick)(is, place, at[v]);
+                const K(bits_t) is_first = (K(bits_t))(is_min ? best[v] <= x : best[v] >= x);
+                at[v] = K(vec_pick)(is_first | is_lost, at[v], place);
             }
+            const K(bits_t) keeps = (K(bits_t))(is_min ? best[v] < x : best[v] > x);
+            best[v] = K(vec_pick)(keeps | is_lost, best[v], x);             /* of equals the last */
         }
     }
     for (int v = 0; v < n_v; v++) {

@@ -414,6 +414,8 @@ static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
 }
 EXTREME_ROW(max_row, >)
 EXTREME_ROW(min_row, <)
+/* Whether x takes the place of the largest so far: of equals the first stays, as does NaN. */
+#define IS_ABOVE(x, best) (!((x) <= (best)) & ((best) == (best)))
 
 /* The running value of one reduction; the monoid decides which member is used. */
 typedef struct { double sum; REAL best; int64_t where; } K(acc_t);
@@ -444,10 +446,10 @@ static void K(fold_row)(int monoid, K(acc_t) *s, const REAL *a, int64_t n, int64
     case R_ARGMAX: {
         if (n == 0) break;
         REAL best = K(max_row)(a, n, -(REAL)INFINITY);
-        if (s->where >= 0 && !(best > s->best)) break;
+        if (s->where >= 0 && !IS_ABOVE(best, s->best)) break;
         int64_t i = 0;
-        while (i < n && !(a[i] == best)) i++;
-        s->best = best; s->where = first + (i < n ? i : 0);
+        while (a[i] < best || (best != best && a[i] == a[i])) i++;
+        s->best = best; s->where = first + i;
         break; }
     }
 }
@@ -460,7 +462,7 @@ static void K(finish_any)(const loop_t *l, const view_t *out, int64_t off, int64
         double where = s.where < 0 ? -1 : (double)(s.where + offset);
         if (l->accumulate) {
             double old = K(read)(out, off), old_best = K(read)(out + 1, off2);
-            if (old >= 0 && (s.where < 0 || !(s.best > old_best))) return;
+            if (old >= 0 && (s.where < 0 || !IS_ABOVE(s.best, old_best))) return;
         }
         K(write)(out, off, where);
         if (l->n_out > 1) K(write)(out + 1, off2, s.best);
@@ -658,7 +660,7 @@ static void K(fold_rows)(int monoid, const K(across_t) *s, const REAL *v, int64_
             break;
         case R_ARGMAX:
             for (int64_t j = 0; j < c; j++) {
-                int better = (where[j] < 0) | (v[j] > best[j]);
+                int better = (where[j] < 0) | IS_ABOVE(v[j], best[j]);
                 best[j] = better ? v[j] : best[j];
                 where[j] = better ? first + row : where[j];
             }

@@ -279,6 +279,13 @@ def extreme(of: Callable[..., Any], values: Sequence[Any]) -> Any:
     return next(lost, found)
 
 
+def foremost(of: Callable[..., Any], values: Sequence[Any]) -> int:
+    """The place of the first ``max`` or ``min`` of some numbers; of the first NaN if any is."""
+    lost = (k for k, v in enumerate(values) if is_number(v) and number(v) != number(v))
+    found: int = of(range(len(values)), key=values.__getitem__)
+    return next(lost, found)
+
+
 def told(outcome: bool, *operands: Any) -> bool:
     """Report a comparison to the listener, and return the outcome that it chooses."""
     listener = _listener.get()

@@ -165,11 +165,12 @@ class MessageExpressions:
             inside = mul(inside, self.storage.ones(frame, axis))
         if not monoid.startswith("arg"):
             return self.storage.reduction_loop(inside, axis, monoid, frame, stem)
-        # The first place of the extreme: tasks can combine both steps. The stored values are
-        # compared, to the bit.
+        # The first place of the extreme, or of NaN: tasks can combine both steps. The stored values
+        # are compared, to the bit.
         kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
         best = self.storage.reduction_loop(kept, axis, monoid[3:], frame, f"{stem}.best")
-        here = select(make(Op.EQ, kept, best), self.index(layer, axis), const(float("inf")))
+        found = make(Op.OR, make(Op.EQ, kept, best), make(Op.NE, kept, kept))
+        here = select(found, self.index(layer, axis), const(float("inf")))
         return self.storage.reduction_loop(here, axis, "min", frame, stem)
 
     def over_batch(self, inside: Node, monoid: str, layer: Layer, is_back: bool) -> Node:
@@ -364,7 +365,9 @@ class MessageExpressions:
         return total
 
     def arg_over_messages(self, node: Node, code: LayerCode) -> Node:
-        """The position of the first largest (smallest) message among all links and the bias."""
+        """The position of the first largest (smallest) message among all links and the bias, or of
+        the first NaN.
+        """
         monoid, _ = node.value
         value = monoid[3:]
         arg, layer = node.args[0], code.layer
@@ -392,7 +395,8 @@ class MessageExpressions:
             if best is None:
                 best, place = top, at
             else:
-                c = make(better, top, best)
+                is_lost = make(Op.AND, make(Op.NE, top, top), make(Op.EQ, best, best))
+                c = make(Op.OR, make(better, top, best), is_lost)
                 best, place = select(c, top, best), select(c, at, place)
         return self.storage.store(
             place, Frame(layer.index), ir.union(place.axes, "o"), f"{layer.name}.{monoid}"

@@ -23,7 +23,7 @@ import numpy as np
 from horn import math
 from horn.activations import Activation
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced, derivative, extreme, is_number, make
+from horn.autodiff.tape import Traced, derivative, extreme, foremost, is_number, make
 from horn.interpreter.calls import Guard, NoMessage, ReceivedMessages
 from horn.neuron import Neuron, of_python
 
@@ -49,13 +49,16 @@ class _Float(metaclass=_FloatType):
 
 def _extreme(name: str, none: float) -> Callable[..., Any]:
     """``max`` or ``min`` for neurons: of no message the neutral number, an infinity, where Python
-    raises; NaN if any number is NaN.
+    raises; NaN if any number is NaN, and by a key the first message whose key is.
     """
     python = getattr(builtins, name)
 
     def of(*args: Any, **named: Any) -> Any:
         if len(args) == 1 and isinstance(args[0], ReceivedMessages) and "key" in named:
-            return python(args[0], **{"default": NoMessage(), **named})
+            if not args[0] or len(named) > 1:
+                return python(args[0], **{"default": NoMessage(), **named})
+            keyed = [(m, named["key"](m)) for m in args[0]]  # at its message: keys may draw
+            return keyed[foremost(python, [key for _, key in keyed])][0]
         if "key" in named or not args or (named and len(args) > 1):
             return python(*args, **named)
         values = list(args[0]) if len(args) == 1 else args

@@ -10,7 +10,7 @@ from math import nan
 from typing import Any
 
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced, below, extreme, is_number, make, number
+from horn.autodiff.tape import Traced, below, extreme, foremost, is_number, make, number
 from horn.errors import HornError, ModelError
 from horn.interpreter import layerwise
 from horn.interpreter.calls import PARTLY, Call, Heard, Moment, Question, QuestionAsked
@@ -255,14 +255,12 @@ def send(stage: Stage, samples: Sequence[Sample], k: int, memory: LearnedNumbers
 def statistic(word: str, values: Sequence[Any]) -> list[Any]:
     """The answer to each neuron that asked with one of these numbers."""
     if word == "rank":
-        plain = [number(v) for v in values]
-        return [
-            Traced(sum(u > v or (u == v and i < k) for i, u in enumerate(plain)), varies=True)
-            for k, v in enumerate(plain)
-        ]
+        before = sorted(range(len(values)), key=lambda k: _falling(number(values[k])))
+        places = {k: place for place, k in enumerate(before)}
+        return [Traced(places[k], varies=True) for k in range(len(values))]
     if word == "argmax":
-        plain = [number(v) for v in values]
-        answer: Any = Traced(plain.index(max(plain)), varies=True)
+        first = foremost(max, [number(v) for v in values])
+        answer: Any = Traced(first, varies=True)
     elif word in ("max", "min"):
         python = max if word == "max" else min
         answer = extreme(lambda all_: python(all_, key=number), values)
@@ -273,6 +271,11 @@ def statistic(word: str, values: Sequence[Any]) -> list[Any]:
         if word == "var":
             answer = sum(((v - answer) * (v - answer) for v in values), 0.0) / len(values)
     return [answer] * len(values)
+
+
+def _falling(value: float) -> tuple[bool, float]:
+    """A key that sorts the largest number first, and NaN last."""
+    return (True, 0.0) if value != value else (False, -value)
 
 
 def _heard(wire: Wire, sample: Sample) -> float:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from horn import random
 from horn._kernels import blas, reference
-from horn._kernels.engine import Coef, Iota, Tape, View
+from horn._kernels.engine import Coef, Iota, Ragged, Tape, View
 from horn.errors import JobError
 
 DTYPES = [np.float32, np.float64]
@@ -416,6 +416,30 @@ def test_argmax_is_the_first_and_goes_on_from_another_connection(dtype, n_thread
               accumulate=True, offset=3)  # fmt: skip
     tape.run()
     assert where.tolist() == [4, 0, 4] and best.tolist() == [6, 7, -0.5]
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "edges"])
+def test_the_argmax_of_no_number_is_the_first_such_place(layout, dtype, n_threads):
+    x = np.arange(200, dtype=dtype).reshape(4, 50)
+    x[1, [7, 30]] = x[2, 0] = x[3, 49] = np.nan
+    y = np.full((4, 2), 1000, dtype)
+    y[0, 1] = np.nan
+    where, best, tape = np.zeros(4, np.int32), np.zeros(4, dtype), Tape(dtype, n_threads)
+    outs = [(View(where, "b"), 0), (View(best, "b"), 0)]
+    if layout == "edges":
+        axes = {"b": 4, "e": Ragged(np.arange(5) * 50, "b")}
+        tape.loop(axes, [View(x.ravel(), "e")], [], outs, reduce=("argmax", "e"))
+    else:
+        array = x if layout == "rows" else np.ascontiguousarray(x.T).T
+        tape.loop({"b": 4, "i": 50}, [View(array, "bi")], [], outs, reduce=("argmax", "i"))
+    tape.run()
+    assert where.tolist() == [49, 7, 0, 49]
+    np.testing.assert_array_equal(best, [49, np.nan, np.nan, np.nan])
+    first = len(tape)
+    tape.loop({"b": 4, "i": 2}, [View(y, "bi")], [], outs, reduce=("argmax", "i"),
+              accumulate=True, offset=50)  # fmt: skip
+    tape.run(first)
+    assert where.tolist() == [51, 7, 0, 49]
 
 
 def test_iota_and_comparison_make_a_one_hot_target(dtype, n_threads, rng):

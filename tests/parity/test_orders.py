@@ -197,6 +197,33 @@ def test_neither_far_nor_infinite_messages_hide_the_others(backend, dtype):
             assert np.isinf(powers)
 
 
+class Minus(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(-sum(m.input * m.weight for m in messages))
+
+
+class LostKey(horn.Neuron):
+    def forward(self, messages):
+        best = max(messages, key=lambda m: math.log(m.input))
+        least = min(messages, key=lambda m: math.log(m.input))
+        self.feedforward(10.0 * best.input + least.input)
+
+
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=3)])
+@pytest.mark.parametrize("backend", EXISTING)
+def test_the_first_message_whose_key_is_no_number_is_chosen(backend, connect):
+    net = horn.Network(seed=0)
+    x = net.input(3)
+    minus = net.layer(connect=horn.OneToOne(), neuron=Minus, bias=False, init="ones")
+    net.layer(2, neuron=LostKey, inputs=[x, minus], connect=connect, bias=False)
+    net.output(1, loss="squared_error")
+    heard = np.array([[2.0, 5.0, 3.0], [2.0, -5.0, 3.0], [-1.0, -2.0, 4.0], [0.0, 0.0, 0.0]])
+    made = make(backend, Setup(net, horn.SGD(0.1), "targets", 4, "float64", 1))
+    made.bind(horn.data.Dataset(heard, np.zeros((4, 1))))
+    sent = made.probe(np.arange(4), iteration=0, first_sample=0)["layer2.output"]
+    np.testing.assert_array_equal(sent, [[-22.0] * 2, [-55.0] * 2, [-11.0] * 2, [0.0] * 2])
+
+
 class FewMessages(horn.Neuron):
     """Fewer messages than are asked for, and none at all."""
 

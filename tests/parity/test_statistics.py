@@ -8,6 +8,7 @@ from horn import explain, math
 from horn.backends import Setup, make
 from horn.errors import CompileError, JobError
 from horn.partition.placement import LAYER_SPLITS
+from tests.conftest import EXISTING
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
 from tests.parity.test_groups import of_groups
@@ -174,6 +175,28 @@ def test_equals_are_ranked_in_their_order():
         engine.bind(samples(net))
         sent = engine.probe(np.arange(3), iteration=0, first_sample=0)["layer1.output"]
         assert sent.tolist() == [[23.0, 24.0, 20.0, 21.0, 22.0]] * 3
+
+
+class Lost(horn.Neuron):
+    def forward(self, messages):
+        z = horn.math.log(sum(m.input * m.weight for m in messages))
+        self.feedforward(self.rank(z, "layer") + 10.0 * self.argmax(z, "layer"))
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_what_is_no_number_is_the_argmax_and_ranked_last(backend):
+    net = horn.Network(seed=0)
+    net.input(5)
+    net.layer(connect=horn.OneToOne(), neuron=Lost, bias=False, init="ones")
+    net.output(1, loss="squared_error")
+    x = np.array(
+        [[1.0, -1.0, 3.0, -2.0, 2.0], [1.0, 2.0, 3.0, 4.0, -1.0], [1.0, 2.0, 3.0, 0.0, 2.0]]
+    )
+    made = make(backend, Setup(net, horn.SGD(0.1), "targets", 3, "float64", 1))
+    made.bind(horn.data.Dataset(x, np.zeros((3, 1))))
+    sent = made.probe(np.arange(3), iteration=0, first_sample=0)["layer1.output"]
+    expected = [[12, 13, 10, 14, 11], [43, 42, 41, 40, 44], [23, 21, 20, 24, 22]]
+    np.testing.assert_array_equal(sent, expected)
 
 
 def says(forward, problem, **more):
