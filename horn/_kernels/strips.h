@@ -1218,7 +1218,7 @@ static void K(draw)(const tape_t *t, const draw_t *g, int tid, int nt) {
     const uint64_t mark = (uint64_t)((g->site << 16) | 0) & 0xffffffffu;
     REAL *out = (REAL *)g->out;
     if (b <= 0 || n <= 0) return;
-    if (b * n < 4096) { if (tid) return; nt = 1; }
+    if (are_numbers_alone(b, n)) { if (tid) return; nt = 1; }
     const int64_t q_first = g->first / per, q_last = (g->first + n - 1) / per + 1;
     uint64_t w[4][PHILOX_LANES];
     REAL u[4][PHILOX_LANES];
@@ -1633,7 +1633,7 @@ static void K(load)(const tape_t *t, const load_t *g, int tid, int nt) {
     const int64_t s1 = g->stride[1], cs = g->col_stride;
     const REAL scale = (REAL)value_of(t, g->scale);
     int64_t lo, hi;
-    if (b * n < 4096) { if (tid) return; nt = 1; }
+    if (are_numbers_alone(b, n)) { if (tid) return; nt = 1; }
     if (g->out_dtype != REAL_TYPE) {            /* whole numbers: labels */
         if (tid) return;
         if (g->out_dtype == I32)

@@ -129,13 +129,12 @@ static int64_t parts_of(const loop_t *l, const domain_t *d, int nt) {
 
 /* Keep this part of the domain; 0 when there is none. */
 static int cut(const loop_t *l, domain_t *d, int nv, int64_t part, int64_t parts, int nt) {
-    const int64_t work = l->n_ops + 1;
     int64_t lo, hi;
     if (nt == 1) return 1;
     if (d->indptr) {
         const int64_t *p = d->indptr;
         int64_t n = d->n[0], total = p[n] - p[0] + n;
-        if (total * (d->n[2] > 0 ? d->n[2] : 1) * work < 16384) return part == 0;
+        if (is_loop_alone(total * (d->n[2] > 0 ? d->n[2] : 1), l->n_ops)) return part == 0;
         int64_t edge[2];
         for (int s = 0; s < 2; s++) {
             int64_t target = total * (part + s) / parts, a = 0, b = n;
@@ -149,7 +148,7 @@ static int cut(const loop_t *l, domain_t *d, int nv, int64_t part, int64_t parts
         shift(d, nv, 0, lo); d->indptr += lo; d->n[0] = hi - lo;
         return hi > lo;
     }
-    if (d->n[0] * d->n[1] * d->n[2] * work < 16384) return part == 0;
+    if (is_loop_alone(d->n[0] * d->n[1] * d->n[2], l->n_ops)) return part == 0;
     const int axis = axis_to_cut(l, d, nt), is_tile = l->fast >= FAST_ROWS;
     const int64_t align = axis == 2 ? (is_deep(d) ? 32 : 16) : is_deep(d) && is_tile ? 4 : 1;
     /* The rest goes with the last part: alone it is no tile where the whole is one, of other bits. */
@@ -248,7 +247,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
 #ifdef HORN_X86
     if (g->live) {
         const live_weights_t w = {g->w, g->ldw, g->rows, g->cols, g->bits};
-        if (n * m * (k + 1) < 65536) { nt = 1; if (tid) return; }
+        if (is_product_alone(m, n, k)) { nt = 1; if (tid) return; }
         share(n, tid, nt, 1, &lo, &hi);
         live_product((const float *)g->a.data, g->a.stride[0], g->a.stride[1], &w, g->live == 2,
                      (float *)g->c.data, g->c.stride[0], g->c.stride[1], m, lo, hi, k,
@@ -262,7 +261,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
     }
 #ifdef HORN_X86
     if (is_thin(t, g, k)) {
-        if (m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
+        if (is_product_alone(m, n, k)) { nt = 1; if (tid) return; }
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
         THIN((const float *)g->a.data, g->a.stride[0], g->a.stride[1], (const float *)g->b.data,
              g->b.stride[0], g->b.stride[1], lo, hi, n, k, (float)alpha, (float)beta, g->v, g->ldv,
@@ -270,7 +269,7 @@ static void run_gemm(const tape_t *t, const ins_t *ins, int tid, int nt) {
         return;
     }
 #endif
-    if (nt > 1 && m * n * (k + 1) < 65536) {        /* not worth a second thread */
+    if (nt > 1 && is_product_alone(m, n, k)) {
         if (tid == 0) gemm_part(t, g, 0, m, 0, n, k, alpha, beta, tid);
     } else if (m >= n) {        /* the longer side: every thread packs the whole other operand */
         share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
@@ -306,7 +305,7 @@ static void run_packed(const tape_t *t, const ins_t *ins, int n, int tid, int nt
         n_panels += (part[i].n + WIDE->panel - 1) / WIDE->panel; columns += part[i].n;
     }
     if (m <= 0 || !columns) return;
-    if (nt > 1 && m * columns * (k + 1) < 65536) { nt = 1; if (tid) return; }
+    if (nt > 1 && is_product_alone(m, columns, k)) { nt = 1; if (tid) return; }
     lo = 0; hi = n_panels;
     if (m > columns) share(m, tid, nt, m >= 32 * nt ? 16 : 1, &first, &past);
     else share(n_panels, tid, nt, 1, &lo, &hi);
@@ -366,7 +365,7 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
         if (tid == 0) t->numpy_gemm(t->owner, g, m, n, k, alpha, beta);
         wait_all(t, nt);
     }
-    if (nt > 1 && m * n * (k + 1) < 65536) { nt = 1; if (tid) return; }
+    if (nt > 1 && is_product_alone(m, n, k)) { nt = 1; if (tid) return; }
 #ifdef HORN_X86
     if (!ins->numpy && is_thin(t, g, k)) {
         share(m, tid, nt, m >= 32 * nt ? 12 : 1, &lo, &hi);
@@ -461,16 +460,19 @@ void wait_all(tape_t *t, int nt) {
 }
 
 /* Whether the first thread alone executes an instruction, whatever the extents of this run: then it
- * goes on to the next of this kind without a barrier. */
+ * goes on to the next of this kind without a barrier. A product with packed panels is none: it is
+ * computed with those that follow it, which all threads divide if they are large together. */
 static int is_solo(const tape_t *t, const ins_t *ins) {
     const gemm_t *g = ins->gemm; const loop_t *l = ins->loop;
     switch (ins->kind) {
-    case K_GEMM: return g->m.fixed * g->n.fixed * (g->k.fixed + 1) < 65536;
-    case K_LOOP: return !l->indptr && l->extent[0].fixed * l->extent[1].fixed * l->extent[2].fixed
-                        * (l->n_ops + 1) < 16384;
-    case K_DRAW: return ins->draw->rows.fixed * ins->draw->neurons.fixed < 4096;
+    case K_GEMM: return !(t->packed && g->panels)
+                        && is_product_alone(g->m.fixed, g->n.fixed, g->k.fixed);
+    case K_LOOP:
+        return !l->indptr && is_loop_alone(l->extent[0].fixed * l->extent[1].fixed
+                                           * l->extent[2].fixed, l->n_ops);
+    case K_DRAW: return are_numbers_alone(ins->draw->rows.fixed, ins->draw->neurons.fixed);
     case K_LOAD: return ins->load->out_dtype != t->dtype
-                        || ins->load->rows.fixed * ins->load->cols.fixed < 4096;
+                        || are_numbers_alone(ins->load->rows.fixed, ins->load->cols.fixed);
     case K_LIVE: return 1;
     case K_WINDOWS: return ins->conv->n_groups * ins->conv->n_r * ins->conv->n_rows < 4096;
     case K_POOL: return ins->pool->ptr[ins->pool->n_groups] * ins->pool->rows.fixed < 16384;

@@ -260,6 +260,12 @@ static inline void share(int64_t n, int64_t tid, int64_t nt, int64_t align, int6
     if (*hi > n) *hi = n;
 }
 
+/* ---- what the first thread does alone: a second costs more than it saves ---- */
+static inline int is_product_alone(int64_t m, int64_t n, int64_t k) { return m * n * (k + 1) < 65536; }
+static inline int is_loop_alone(int64_t places, int64_t n_ops) { return places * (n_ops + 1) < 16384; }
+/* drawn or loaded */
+static inline int are_numbers_alone(int64_t rows, int64_t n) { return rows * n < 4096; }
+
 /* ---- the bodies of both dtypes, by processor level ---- */
 typedef struct {
     void (*loop)(const tape_t *, const loop_t *, domain_t *, char *);

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from horn._kernels.engine import Tape
+from horn._kernels.engine import Tape, View
 
 STEPS = 4
 
@@ -45,6 +45,35 @@ def test_weights_laid_out_once_give_the_same_bits(m, ns, k, n_threads):
     )
     for a, b in zip(itertools.chain(*one), itertools.chain(*other), strict=True):
         assert np.array_equal(a, b)
+
+
+def test_a_product_of_several_waits_for_the_short_loop_before_it():
+    """Each product is too small for two threads, all of one a are not: the second thread read a
+    before the first had written it.
+    """
+    m, n, k, steps = 16, 56, 32, 60
+
+    def made(n_threads):
+        rng = np.random.default_rng(0)
+        tape = Tape(np.float32, n_threads)
+        large, long = (rng.standard_normal(s).astype(np.float32) for s in ((160, 160), (k, 3 * n)))
+        state, a, total = (np.zeros(s, np.float32) for s in ((m, k), (m, k), (m, n)))
+        cs = np.zeros((3, m, n), np.float32)
+        tape.gemm(large, large, np.zeros_like(large))  # threads divide steps with so much work
+        ops = [("add", 0, 1), ("sin", 2), ("pow", 3, 1), ("sin", 4)]
+        outs = [(View(state, "mk"), 2), (View(a, "mk"), 5)]
+        tape.loop({"m": m, "k": k}, [View(state, "mk"), 1.0], ops, outs)
+        for j, c in enumerate(cs):
+            tape.gemm(a, long[:, j * n : (j + 1) * n], c, steady=True)
+        ops = [("add", 0, 1), ("add", 4, 2), ("add", 5, 3)]
+        each = [View(total, "mn"), *(View(c, "mn") for c in cs)]
+        tape.loop({"m": m, "n": n}, each, ops, [(View(total, "mn"), 6)])
+        tape.repeat(0, len(tape), steps)
+        return total
+
+    one = made(1)
+    for _ in range(3):
+        assert np.array_equal(made(2), one)
 
 
 def test_a_part_of_the_tape_does_its_products_alone():
