@@ -39,6 +39,12 @@ def _least_and_most(ptr, numbers):
     return least, most
 
 
+cdef int _is_of_batch(x, other, name) except -1:
+    if x.shape[1] != other.shape[1]:
+        raise ValueError(f"x {x.shape} and {name} {other.shape} differ in their batch")
+    return 0
+
+
 cdef _lists_of(Binding bind, which, first, n_lists):
     which, first = bind.flat(which, "which", np.int32), bind.flat(first, "first", np.int32)
     if len(which) != len(first):
@@ -53,6 +59,9 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, f
     """The instruction of ``Tape.windows``."""
     x, w = bind.rows_of(x, "x"), bind.flat(w, "w", bind.dtype)
     out = bind.rows_of(out, "out", writes=True)
+    _is_of_batch(x, out, "out")
+    if step < 0 or apart < 0:
+        raise ValueError(f"step and apart are at least 0, got {step} and {apart}")
     ptr, base = bind.flat(ptr, "ptr", np.int64), bind.flat(base, "base", np.int64)
     src, row = bind.flat(src, "src", np.int32), bind.flat(row, "row", np.int32)
     length = bind.flat(length, "length", np.int32)
@@ -104,6 +113,7 @@ cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, n_p
                                  rows) except NULL:
     """The instruction of ``Tape.window_gradients``."""
     x, y = bind.rows_of(x, "x"), bind.rows_of(y, "y")
+    _is_of_batch(x, y, "y")
     out = bind.array(out, "out", writes=True)
     src = bind.array(src, "src")
     if src.dtype != np.int32 or src.ndim != 2 or not src.flags.c_contiguous:
@@ -150,8 +160,7 @@ cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, 
         raise ValueError(f"ptr goes from 0 to the {len(src)} of src in {len(out)} rows")
     if len(src) and not 0 <= src.min() <= src.max() < len(x):
         raise ValueError(f"src names places outside of 0 to {len(x) - 1}")
-    if x.shape[1] != out.shape[1]:
-        raise ValueError(f"x {x.shape} and out {out.shape} differ in their batch")
+    _is_of_batch(x, out, "out")
     if (where is not None and fold not in ("max", "min")) \
             or ((upper is not None or gate is not None) and fold != "sum") \
             or (upper is None) != (place is None):

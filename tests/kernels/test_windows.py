@@ -389,6 +389,8 @@ def lists(**changes):
             "4 rows of out are no 3",
         ),
         ({"src": np.array([0, 2])}, "src is a contiguous vector of int32"),
+        ({"step": -1}, "step and apart are at least 0, got -1 and 1"),
+        ({"apart": -1}, "step and apart are at least 0, got 2 and -1"),
     ],
 )
 def test_lists_that_do_not_fit_are_refused(changes, sentence):
@@ -396,6 +398,17 @@ def test_lists_that_do_not_fit_are_refused(changes, sentence):
     Tape(np.float64).windows(x, w, out, **lists())
     with pytest.raises(ValueError, match=sentence):
         Tape(np.float64).windows(x, w, out, **lists(**changes))
+
+
+def test_arrays_of_another_batch_are_refused():
+    """Numbers beyond the narrower one were read, and written."""
+    x, w, wide = np.zeros((3, 8)), np.zeros(4), np.zeros((4, 16))
+    with pytest.raises(ValueError, match=r"x .3, 8. and out .4, 4. differ in their batch"):
+        Tape(np.float64).windows(x, w, wide[:, :4], **lists())
+    src, which, first = np.zeros((1, 5), np.int32), *np.zeros((2, 2), np.int32)
+    told = {"src": src, "which": which, "first": first}
+    with pytest.raises(ValueError, match=r"x .3, 8. and y .4, 4. differ in their batch"):
+        Tape(np.float64).window_gradients(x, wide[:, :4], np.zeros((2, 5)), **told)
 
 
 def test_gradients_that_do_not_fit_are_refused():
