@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 STRIP_BYTES = 2048  # as in tape.h
+BEGIN_CYCLES = 32  # as in strips.h
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ def walk(
     axis: int,
     *,
     is_ragged: bool = False,
+    n_ops: int,
     direct: Sequence[bool] = (),
     itemsize: int = 4,
     lanes: int = 16,
@@ -66,6 +68,7 @@ def walk(
     ``lies``.
 
     lies : of the inputs, ``n_in`` of them, then of the outputs. axis : 1 or 2 is reduced; 0: none.
+    n_ops : the operations on each element.
     direct : for each output, whether it may be written in place. lanes : numbers in a vector.
     """
     found = Walk()
@@ -79,7 +82,7 @@ def walk(
     if is_ragged and n2 == 1:
         _walk_receivers(found, n0, n0 * n1, lies, n_in, axis, direct, strip, lanes)
         return found
-    rows = _rows_per_strip(n, lies, strip)
+    rows = _rows_per_strip(n, lies, strip, axis, n_ops)
     results = n0 * (n1 if axis == 2 else n2) if axis else 0
     if is_ragged and axis == 1 and rows > 1:  # a strip has the edges of several rows
         together = min(max(rows // n1, 1), n0)
@@ -161,15 +164,22 @@ def _fetch(found: Walk, v: Lie, times: int, r: int, c: int) -> None:
     found.fetches += times * r
 
 
-def _rows_per_strip(n: Sequence[int], lies: Sequence[Lie], strip: int) -> int:
-    c = n[2]
+def _rows_per_strip(
+    n: Sequence[int], lies: Sequence[Lie], strip: int, axis: int, n_ops: int
+) -> int:
+    c, n_copied = n[2], 0
     if c > strip // 2:
         return 1
+    rows = strip // c
     if c >= 64:
         for v in lies:
-            if v.strides[2] == 1 and not v.listed[2] and (v.listed[1] or v.strides[1] != c):
-                return 1
-    return max(strip // c, 1)
+            is_one = v.strides[2] == 0 and axis != 1
+            is_row = (v.strides[2] == 1 or is_one) and not v.listed[2]
+            n_copied += is_row and (v.listed[1] or v.strides[1] != c)
+    if axis == 1:
+        return 1 if n_copied else rows
+    copying = n_copied * (BEGIN_CYCLES // 2 + c * (STRIP_BYTES // strip) // 32)
+    return 1 if n_ops * BEGIN_CYCLES * (rows - 1) // rows < copying else rows
 
 
 def _simplify(n: list[int], lies: Sequence[Lie], axis: int) -> int:

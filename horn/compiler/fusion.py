@@ -6,7 +6,7 @@ The numbers stay the same, to the bit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from horn import ir
@@ -132,6 +132,7 @@ def told_in_place(
     that, and the statements before it; ``buffers`` lose their views of other steps.
     """
     outside = {name for s in others for name in (*reads(s), *writes(s))} | {*keep}
+    readers, writers = _places(reads, body), _places(writes, body)
     first: list[Loop] = []
     new: dict[Node, Node] = {}
     for view in [*buffers.values()]:
@@ -140,9 +141,8 @@ def told_in_place(
         name = view.value[0]
         if {name, view.name} & outside or len(view.axes) != 2:
             continue
-        made = [k for k, s in enumerate(body) if name in writes(s)]
-        heard = [k for k, s in enumerate(body) if view.name in reads(s)]
-        if len(made) != 1 or not heard or any(name in reads(s) for s in body):
+        made, heard = writers.get(name, ()), readers.get(view.name, ())
+        if len(made) != 1 or not heard or name in readers:
             continue
         (place,), maker = made, body[made[0]]
         if max(heard) > place or not isinstance(maker, Loop) or not _only_stores(maker):
@@ -161,6 +161,17 @@ def told_in_place(
             s = replace(s, outputs=tuple(nodes))
         found.append(s)
     return found, first
+
+
+def _places(
+    names: Callable[[Statement], Sequence[str]], body: Sequence[Statement]
+) -> dict[str, list[int]]:
+    """The places in the body of the statements that have a name."""
+    found: dict[str, list[int]] = {}
+    for k, s in enumerate(body):
+        for name in dict.fromkeys(names(s)):
+            found.setdefault(name, []).append(k)
+    return found
 
 
 def is_pointwise(s: Statement) -> bool:

@@ -272,8 +272,8 @@ class Shape:
         axis = order.index(self.folded) if self.each.axis else 0
         return walk(
             extents, lies, len(self.seen) - len(self.each.outputs), axis,
-            is_ragged=bool(self.ragged), direct=self.each.is_direct(), itemsize=itemsize,
-            lanes=lanes,
+            is_ragged=bool(self.ragged), n_ops=len(self.each.ops), direct=self.each.is_direct(),
+            itemsize=itemsize, lanes=lanes,
         )  # fmt: skip
 
     def tile(self, lengths: Mapping[str, int], lanes: int) -> tiles.Tile | None:

@@ -179,23 +179,32 @@ def lie(*strides: int, listed: int = -1) -> Lie:
 
 def test_strips_of_a_matrix_that_is_whole():
     """Arrays that are walked as one are one row: 100 x 30 are six strips of 512, the last short."""
-    w = walk((1, 100, 30), [lie(0, 30, 1), lie(0, 30, 1)], 1, 0, direct=[True])
+    w = walk((1, 100, 30), [lie(0, 30, 1), lie(0, 30, 1)], 1, 0, n_ops=1, direct=[True])
     assert (w.strips, w.elements, w.left, w.fetches) == (6, 3000, 3000 % 512 % 16, 0)
 
 
 def test_strips_with_a_row_that_all_share():
-    """Rows of 100 are strips of their own; shorter ones go together, and are copied."""
-    w = walk((1, 40, 100), [lie(0, 100, 1), lie(0, 0, 1), lie(0, 100, 1)], 2, 0, direct=[True])
+    """A bias of 100 is copied for each row unless that costs more than to begin anew at each row,
+    as where three rows are: shorter rows go together.
+    """
+
+    def strips(n, rows=1, **told):
+        lies = [lie(0, n, 1), *(lie(0, 0, 1) for _ in range(rows)), lie(0, n, 1)]
+        return walk((1, 40, n), lies, 1 + rows, 0, direct=[True], **told)
+
+    w = strips(100, n_ops=2)
+    assert (w.strips, w.fetched, w.fetches) == (8, {"copy": 40 * 100}, 40)
+    w = strips(100, rows=3, n_ops=2)
     assert (w.strips, w.left, w.fetches) == (40, 40 * 4, 0)
-    w = walk((1, 40, 32), [lie(0, 32, 1), lie(0, 0, 1), lie(0, 32, 1)], 2, 0, direct=[True])
+    w = strips(32, n_ops=1)
     assert (w.strips, w.fetched, w.fetches) == (3, {"copy": 40 * 32}, 40)
 
 
 def test_what_a_reduction_begins_anew():
     """100 samples x 7 neurons, each over 300 inputs; then each weight over 100 samples."""
-    w = walk((100, 7, 300), [lie(300, 0, 1), lie(0, 300, 1), lie(7, 1, 0)], 2, 2)
+    w = walk((100, 7, 300), [lie(300, 0, 1), lie(0, 300, 1), lie(7, 1, 0)], 2, 2, n_ops=1)
     assert (w.strips, w.folds, w.folded, w.results, w.crossed) == (700, 700, 210_000, 700, 0)
-    w = walk((7, 100, 300), [lie(0, 300, 1), lie(1, 7, 0), lie(300, 0, 1)], 2, 1)
+    w = walk((7, 100, 300), [lie(0, 300, 1), lie(1, 7, 0), lie(300, 0, 1)], 2, 1, n_ops=1)
     assert (w.strips, w.folds, w.crossed, w.results) == (700, 0, 210_000, 2100)
     assert w.fetched == {"fill": 210_000}
 
@@ -203,7 +212,7 @@ def test_what_a_reduction_begins_anew():
 def test_rows_of_edges():
     """Ten receivers with four synapses each, a batch of 100: sources are looked up, not copied."""
     w = walk((10, 4, 100), [lie(0, 100, 1, listed=1), lie(0, 1, 0), lie(100, 0, 1)], 2, 1,
-             is_ragged=True)  # fmt: skip
+             n_ops=1, is_ragged=True)  # fmt: skip
     assert (w.strips, w.crossed, w.results, w.fetched) == (40, 4000, 1000, {"fill": 4000})
 
 
