@@ -536,8 +536,6 @@ cdef class Tape:
         self._append(K_POOL, label or "pool").pool = g
         return self.t.n_ins - 1
 
-    # ---- arrays that lie elsewhere later ----
-
     def rank(self, array, out, *, rows=None, neurons=None, label=""):
         """out[r, n] = the number of larger numbers in row r of the array, and of equal ones before
         place n; what is no number comes last.
@@ -559,6 +557,8 @@ cdef class Tape:
         self._reserve(4 * self.dtype.itemsize * array.shape[1])  # each number with its place, twice
         self._append(K_RANK, label or "rank").rank = g
         return self.t.n_ins - 1
+
+    # ---- arrays that lie elsewhere later ----
 
     def anchor(self, array):
         """Find the instructions' pointers into a C-contiguous array, for ``settle``."""

@@ -60,7 +60,6 @@ static inline VEC_T K(vec_of)(REAL x) { return x - (VEC_T){0}; }
 static inline VEC_T K(vec_pick)(BITS_T where, VEC_T a, VEC_T b) {
     return (VEC_T)((where & (BITS_T)a) | (~where & (BITS_T)b));
 }
-/* All bits of the first n lanes. */
 #if LEVEL == 2 && IS_F32
 #define VEC_MAX(a, b) ((VEC_T)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define VEC_MIN(a, b) ((VEC_T)_mm512_min_ps((__m512)(a), (__m512)(b)))

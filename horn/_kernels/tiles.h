@@ -584,7 +584,7 @@ static inline void K(write_rows)(REAL *to, int64_t step, const REAL *from, int64
                                  REAL sign) {
     for (int64_t row = 0; row < rows; row++, to += step, from += COLUMNS)
         for (int64_t k = 0; k < c; k += LN) {
-            const VEC_T zero = {0};     /* where a sum is -0 it is 0 */
+            const VEC_T zero = {0};     /* a sum of -0 is 0 before its sign, as a total is */
             const VEC_T v = sign * (zero + K(vec_load)(from + k));
             if (c - k < LN) K(part_store)(to + k, v, c - k);
             else K(vec_store)(to + k, v);

@@ -96,7 +96,7 @@ class Storage:
         k = self.numbers.get(stem, 2)
         while f"{stem}.{k}" in self.buffers:
             k += 1
-        self.numbers[stem] = k  # buffers are never removed
+        self.numbers[stem] = k  # those before are taken, or were
         return f"{stem}.{k}"
 
     def axes_of(self, frame: Frame, letters: str) -> tuple[str, ...]:

@@ -125,14 +125,14 @@ def _patched(
     output = each.outputs[0]
     letters = out_letters(network, frame, output, buffers)
     wanted = {"i": "bo", "o": "bi", "b": "oi"}[each.axis]
-    if letters != wanted or (wanted != "oi" and not _is_rows(buffers[output.buffer])):
+    if letters != wanted or (wanted != "oi" and not _is_of_samples(buffers[output.buffer])):
         return None
     places = {}
     for node in each.inputs:
         if node.op is not Op.LOAD or not node.axes:
             continue
         if node.axes in ("bi", "bo"):
-            if not _is_rows(buffers[node.value]):
+            if not _is_of_samples(buffers[node.value]):
                 return None
         elif _is_place(buffers[node.value]):  # in a patch all receivers have the same places
             places[node] = ir.load(node.value, "i")
@@ -167,7 +167,7 @@ def _is_place(buffer: Buffer) -> bool:
     return buffer.role == "constant" and buffer.value[0] == "edge"
 
 
-def _is_rows(buffer: Buffer) -> bool:
+def _is_of_samples(buffer: Buffer) -> bool:
     return len(buffer.axes) == 2 and base(buffer.axes[0]) == "b"
 
 
