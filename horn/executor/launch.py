@@ -33,7 +33,8 @@ from horn.coordination.session import Session
 from horn.errors import ClusterError, Conflict, HornError, JobError, MemberLost, Stopped, Timeout
 from horn.executor import trace
 from horn.executor.checkpoint_coordinator import CheckpointCoordinator
-from horn.executor.monitor import NOBODY, Outcome, ProgressRecord, TaskMonitor
+from horn.executor.monitor import NOBODY, Outcome, TaskMonitor
+from horn.executor.progress_record import ProgressRecord
 from horn.executor.remote_pool import RemoteTaskPool
 from horn.executor.restarts import Restarts, unit_of
 from horn.executor.stalls import MARGIN_S, StallDetector, StalledRanks

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import zmq
 
-from horn.transport import TransportCounters
 from horn.transport._zeromq import YIELD_S, ZeroMqContext
 from horn.wire.frames import (
     BODY_SUM,
@@ -18,11 +17,11 @@ from horn.wire.frames import (
     Buffer,
     Expected,
     Meta,
-    OutOfSequence,
     Refusal,
     WireMessage,
     decode,
     encode,
+    next_frame,
 )
 
 LINGER_S = 2.0
@@ -44,11 +43,7 @@ class LinkEnd:
     stuck: list[Buffer] | None = None  # numbered, but there is no room for it
 
     def flush(
-        self,
-        context: ZeroMqContext,
-        socket: zmq.Socket[bytes],
-        counters: TransportCounters,
-        to: Sequence[bytes] = (),
+        self, context: ZeroMqContext, socket: zmq.Socket[bytes], to: Sequence[bytes] = ()
     ) -> bool:
         """Send the queue, by a ROUTER ``to`` an address; whether nothing is left. Large bodies are
         not copied, and must not change. Raises zmq.ZMQError if the connection is gone.
@@ -63,14 +58,11 @@ class LinkEnd:
                     meta, tuple(values), identity.rank, identity.attempt, self.n_out, flags=flags
                 )
                 self.stuck = encode(message)
-            n_bytes = sum(map(len, self.stuck[2:]))
-            is_small = n_bytes <= COPY_BYTES
+            is_small = sum(map(len, self.stuck[2:])) <= COPY_BYTES
             try:
                 socket.send_multipart([*to, *self.stuck], zmq.DONTWAIT, copy=is_small)
             except zmq.Again:
                 return False
-            counters.n_sent += 1
-            counters.sent_bytes += n_bytes
             self.stuck = None
         return True
 
@@ -79,11 +71,7 @@ class LinkEnd:
         message = decode(parts, self.expected)
         if isinstance(message.meta, Refusal):  # it is outside the link, so it has no number
             return message
-        self.n_in += 1
-        if message.seq != self.n_in:
-            fault = "lost" if message.seq > self.n_in else "doubled"
-            where = f"frames of {self.name}"
-            raise OutOfSequence(fault, where, f"frame {message.seq}", f"frame {self.n_in}")
+        self.n_in = next_frame(message.seq, self.n_in, f"frames of {self.name}")
         return message
 
 
@@ -109,11 +97,6 @@ def spin(sockets: Sequence[zmq.Socket[bytes]], wait_s: float) -> bool:
         if any(map(has_frame, sockets)):
             return True
     return False
-
-
-def count_received(counters: TransportCounters, message: WireMessage) -> None:
-    counters.n_received += 1
-    counters.received_bytes += sum(array.nbytes for array in message.arrays)
 
 
 def drain(flush: Callable[[], bool]) -> None:

@@ -86,10 +86,8 @@ class ServerLinks:
             self._wait(left_s if is_sent else min(left_s, FULL_S))
 
     def _wait(self, wait_s: float) -> None:
-        before = time.monotonic()
         if not link.spin([self._router], wait_s):
             self._router.poll(max(int(wait_s * 1000), 1))
-        self.counters.wait_s += time.monotonic() - before
 
     def _flush_all(self) -> bool:
         """Send all queues; whether nothing is left."""
@@ -100,7 +98,7 @@ class ServerLinks:
         if found is None:
             return True
         try:
-            return found[1].flush(self._context, self._router, self.counters, (incarnation,))
+            return found[1].flush(self._context, self._router, (incarnation,))
         except zmq.ZMQError as error:
             self._forget(incarnation, f"its connection is gone ({error})")
             return True
@@ -126,7 +124,6 @@ class ServerLinks:
             self._context.answer(sender, self._handshake.refusal(broken))
             self.counters.n_dropped += 1
             return None
-        link.count_received(self.counters, message)
         if isinstance(message.meta, Bye):
             self._forget(sender, "")
             return None

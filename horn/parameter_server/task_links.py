@@ -23,7 +23,6 @@ from horn.parameter_server.link import (
     FULL_S,
     LINGER_S,
     LinkEnd,
-    count_received,
     drain,
     has_frame,
     received,
@@ -142,13 +141,11 @@ class TaskLinks:
                 self._wait(min(left_s, FULL_S if is_full else SLICE_S))
 
     def _wait(self, wait_s: float) -> None:
-        before = time.monotonic()
         sockets = [link.socket for link in self._links if link.socket is not None]
         if not spin(sockets, wait_s):
             monitors = [link.monitor for link in self._links if link.monitor is not None]
             watched: list[tuple[Any, int]] = [(s, zmq.POLLIN) for s in (*sockets, *monitors)]
             zmq.zmq_poll(watched, max(int(wait_s * 1000), 1))
-        self.counters.wait_s += time.monotonic() - before
 
     def _mend(self) -> bool:
         """Open the links that are down; whether a link has no room for its queue."""
@@ -218,7 +215,7 @@ class TaskLinks:
     def _flush(self, link: _Link) -> bool:
         if link.end is None or link.socket is None:
             return True
-        return link.end.flush(self._context, link.socket, self.counters)
+        return link.end.flush(self._context, link.socket)
 
     def _take(self, server: int, link: _Link, parts: Sequence[Buffer]) -> WireMessage | None:
         assert link.end is not None
@@ -238,7 +235,6 @@ class TaskLinks:
             link.end.queue.extend(self._again(server))
             self._flush(link)
             return None
-        count_received(self.counters, message)
         return message
 
     def _refused(self, server: int, link: _Link, refusal: Refusal) -> None:

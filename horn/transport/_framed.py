@@ -31,6 +31,7 @@ from horn.wire.frames import (
     WireMessage,
     sum_of,
 )
+from horn.wire.text import wire_text
 
 logger = logging.getLogger(__name__)
 
@@ -243,7 +244,7 @@ class FramedTransport(Delivery):
             return
         self._is_closed = True
         linger_s = LINGER_S if reason == "finished" else 0.2
-        bye = WireMessage(Bye(reason=reason[:4000]))
+        bye = WireMessage(Bye(reason=wire_text(reason, 4000)))
         for peer in self._peers.values():
             if peer.incarnation and peer.left is None:
                 peer.queue.append(UnnumberedMessage(bye))  # after all that is owed

@@ -38,12 +38,13 @@ from horn.wire.frames import (
     HandshakeRefused,
     Hello,
     Meta,
-    ReceiveWindow,
     Refusal,
     WireMessage,
     decode,
     encode,
+    next_frame,
 )
+from horn.wire.text import wire_text
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +61,9 @@ class _Peer:
     """One other task and the socket to it."""
 
     name: str
-    window: ReceiveWindow
     sock: socket.socket | None = None
     n_out: int = 0
+    n_in: int = 0
     has_hello: bool = False  # its hello has come
     digests: deque[tuple[ChannelDigest, int]] = field(default_factory=deque)  # with the memfd
     gone: str | None = None
@@ -77,9 +78,7 @@ class SocketPeers:
         self.identity, self.task, self.n_tasks = identity, identity.rank, identity.world_size
         self.boxes: Mailboxes | None = None
         self._peers = {
-            task: _Peer(
-                f"task {task}", ReceiveWindow(f"frames of task {task}, attempt {identity.attempt}")
-            )
+            task: _Peer(f"task {task}")
             for task in range(identity.world_size)
             if task != identity.rank
         }
@@ -211,7 +210,7 @@ class SocketPeers:
             return
         peer = self._peers[hello.task]
         peer.has_hello = True
-        peer.window.admit(1)
+        self._count(peer, 1)
         self._sockets[sock.fileno()] = sock, hello.task
         if peer.sock is None:  # else both have made one, and each sends on its own
             peer.sock, peer.n_out = sock, 1
@@ -219,6 +218,10 @@ class SocketPeers:
                 sock.send(self._hello())
             except OSError:
                 pass  # it has gone again, which is seen at the other end of the queue
+
+    def _count(self, peer: _Peer, seq: int) -> None:
+        where = f"frames of {peer.name}, attempt {self.identity.attempt}"
+        peer.n_in = next_frame(seq, peer.n_in, where)
 
     def _tell_refused(self, error: BadFrame) -> None:
         """Raise a refusal while tasks connect; later only log it."""
@@ -405,13 +408,13 @@ class SocketPeers:
         if not peer.has_hello:
             self._checked(packet, task)
             peer.has_hello = True
-            peer.window.admit(1)
+            self._count(peer, 1)
             return True
         kept: list[int] = []
         try:
             try:
                 message = message_of(packet, fds, Expected(task, self.identity.attempt))
-                peer.window.admit(message.seq)
+                self._count(peer, message.seq)
             except BadFrame as error:
                 where = f"frame from {peer.name}: {error.where}"
                 raise BadFrame(where, error.got, error.expected) from error
@@ -457,7 +460,7 @@ class SocketPeers:
         for task, peer in self._peers.items():
             if peer.sock is not None:  # it may not have the memory where the reason is
                 try:
-                    self.send(task, Bye(reason=reason[:4000]), (), Patience(0.0))
+                    self.send(task, Bye(reason=wire_text(reason, 4000)), (), Patience(0.0))
                 except (PeerLost, BarrierTimeout):
                     pass  # it has gone, or does not read: the hang-up shows it as well
         for peer in self._peers.values():

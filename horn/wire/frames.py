@@ -33,7 +33,6 @@ BODY_BYTES = 8 * 1024 * 1024 - HEADER_BYTES - META_BYTES  # what MAXMSGSIZE lets
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_NDIM, MAX_DIM = 8, 2**31
 MAX_DEPTH, MAX_ITEMS, MAX_KEYS = 8, 4096, 256
-WINDOW = 1024
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -499,23 +498,11 @@ def _arrays(meta: Meta, bodies: Sequence[Buffer], needs_finite: bool) -> tuple[A
     return tuple(arrays)
 
 
-class ReceiveWindow:
-    """The frames of one (src, attempt) that have come: all to ``last``, some of the next 1,024.
-    ``admit`` lets each number in once, in any order.
+def next_frame(seq: int, last: int, where: str) -> int:
+    """The number of a frame that follows the frame ``last`` of a connection that keeps the order.
+    Raises OutOfSequence: frames between them were lost, or this one came before.
     """
-
-    def __init__(self, where: str) -> None:
-        self.where, self.last, self.bits = where, 0, 0
-
-    def admit(self, seq: int) -> None:
-        """Record a frame. Raises OutOfSequence for one seen before or beyond the window."""
-        ahead = seq - self.last - 1
-        if ahead < 0 or (ahead < WINDOW and self.bits >> ahead & 1):
-            raise OutOfSequence("doubled", self.where, f"frame {seq} again", f"{self.last + 1}")
-        if ahead >= WINDOW:
-            wanted = f"at most {self.last + WINDOW}, as frame {self.last + 1} has not come"
-            raise OutOfSequence("lost", self.where, f"frame {seq}", wanted)
-        self.bits |= 1 << ahead
-        while self.bits & 1:
-            self.bits >>= 1
-            self.last += 1
+    if seq != last + 1:
+        fault = "lost" if seq > last else "doubled"
+        raise OutOfSequence(fault, where, f"frame {seq}", f"frame {last + 1}")
+    return seq

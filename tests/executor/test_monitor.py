@@ -2,7 +2,8 @@
 
 import pytest
 
-from horn.executor.monitor import ProgressRecord, TaskMonitor
+from horn.executor.monitor import TaskMonitor
+from horn.executor.progress_record import ProgressRecord
 from horn.process.control import BatchProgress, EpochRow, GroupReady
 from horn.topology import Topology
 from horn.training.progress import Progress
