@@ -77,6 +77,8 @@ _FORMULAS = {  # what a user writes, by names in other libraries
     ),
     "hinge": "horn.math.relu(1.0 - (2.0 * target - 1.0) * output)",
 }
+_FIRST = ("target", "targets", "y_true", "true", "label", "labels")  # of the target, not of f's own
+_SECOND = ("output", "outputs", "y_pred", "pred", "prediction")
 BETWEEN = Loss("between", own_output)
 LOSSES: dict[str, Loss] = {
     "cross_entropy": Loss("cross_entropy", cross_entropy, labels=True),
@@ -85,9 +87,25 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+def _check_order(f: Any, where: str) -> None:
+    """Raise ModelError for a function whose arguments are named as those of f(target, output)."""
+    code = getattr(f, "__code__", None)
+    if code is None or code.co_argcount != 2:
+        return
+    first, second = code.co_varnames[:2]
+    if first in _FIRST or second in _SECOND:
+        is_lambda = f.__name__ == "<lambda>"
+        write = "lambda output, target: ..." if is_lambda else f"def {f.__name__}(output, target):"
+        raise ModelError(
+            f"{where}: a loss is called with the output first, then the target: {first!r} would be "
+            f"the output, and {second!r} the target; write  {write}"
+        )
+
+
 def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> Loss | None:
     """A Loss from its name, itself, or a function f(output, target)."""
     if loss is None or isinstance(loss, Loss):
+        _check_order(getattr(loss, "f", None), where)
         return loss
     called = loss if isinstance(loss, str) else type(loss).__name__  # PyTorch's losses are objects
     is_foreign = mistakes.is_foreign(loss)
@@ -103,6 +121,7 @@ def resolve(loss: str | Loss | Callable[[Any, Any], Any] | None, where: str) -> 
             "horn.Loss(name, f), or the function f(output, target) itself"
         )
     if mistakes.is_function(loss) and called not in mistakes.LOSSES and not is_foreign:
+        _check_order(loss, where)
         return Loss(getattr(loss, "__name__", "loss"), loss)
     if called in LOSSES and not is_foreign:
         return LOSSES[called]

@@ -287,7 +287,12 @@ def check_features(
             remedy = "It is one sample: pass x[None]"
         elif len(sample) > 1 and not is_row:
             remedy = f"Pass samples of shape {sample}"
-            remedy += f", as horn.data.images(..., size={sample[:2]})" if len(sample) == 3 else ""
+            if len(sample) == 3 and dataset.shape[:2] != sample[:2]:
+                remedy += f", as horn.data.images(..., size={sample[:2]})"
+            elif len(sample) == len(dataset.shape) == 3:
+                mode = {1: "L", 3: "RGB", 4: "RGBA"}.get(sample[2])
+                remedy += f": with {sample[2]} channel{'s' * (sample[2] != 1)} each"
+                remedy += f", as Pillow's image.convert({mode!r}) makes them" if mode else ""
     if got == expected + 1:
         remedy += "; if the column too many has labels, or numbers the rows, leave it out"
         remedy += " (of a .csv file: --label, --ids)" * bool(learned_by)
@@ -332,13 +337,15 @@ def check_sample_shape(
     if len(given) < 2 or len(expected) < 2 or [n for n in given if n != 1] == wanted:
         return
     remedy = f"x.reshape(-1, {', '.join(map(str, expected))})"
-    remedy = remedy if learned_by else f"net.input({given}), or {remedy}"
-    if sorted(given) == sorted(expected):
-        order = [given.index(n) for n in expected] if len({*given}) == len(given) else []
-        if (*given[1:], given[0]) == expected:
-            order = [*range(1, len(given)), 0]  # channels first, as PyTorch has them
-        if order:
-            remedy = f"x.transpose({', '.join(map(str, (0, *(1 + n for n in order))))})"
+    if sorted(n for n in given if n != 1) == sorted(wanted):  # to reshape would mix the axes
+        order = ", ".join(map(str, (0, *_moved(given, expected))))
+        is_declared_first = (given[-1], *given[:-1]) == expected and not learned_by
+        remedy = "" if is_declared_first else f"x.transpose({order})"
+        if sorted(given) != sorted(expected):
+            remedy = "numpy.transpose, which moves axes, and x.reshape only after it"
+    elif not learned_by:
+        remedy = f"net.input({given}), or {remedy}"
+    remedy = remedy or f"net.input({given})"
     raise DataError(
         f"{what}: a sample has the shape {given}, but "
         f"{f'{learned_by} learned from' if learned_by else 'the network declares'} "
@@ -346,12 +353,29 @@ def check_sample_shape(
     )
 
 
+def _moved(given: tuple[int, ...], expected: tuple[int, ...]) -> list[int]:
+    """The axes of x that give the lengths ``expected``, of those with one length in their order."""
+    left, found = [*enumerate(given, 1)], []
+    for n in expected:
+        at = next((each for each in left if each[1] == n), None)
+        if at is not None:
+            left.remove(at)
+            found.append(at[0])
+    return found
+
+
 def check_classes(dataset: Dataset, n_outputs: int, layer_name: str) -> None:
-    """Check that there are as many named classes as outputs; two classes may share one output.
+    """Check that there are as many named classes as outputs, and more than one; two classes may
+    share one output.
 
     layer_name : as in ``check_labels``.
     """
     found = dataset.classes
+    if found is not None and len(found) == 1:
+        raise DataError(
+            f"{dataset.name}: all labels are {found[0]!r}, and nothing is told apart; take samples "
+            "of other classes, too"
+        )
     if found is None or len(found) == n_outputs or (len(found) == 2 and n_outputs == 1):
         return
     raise DataError(

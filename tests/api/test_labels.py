@@ -410,3 +410,15 @@ def test_floats_are_no_labels_of_several_neurons(rng):
     model = horn.train(horn.Job(net, (x, y), epochs=1), progress=False).model
     with pytest.raises(DataError, match=r"labels as whole numbers, y\.ravel\(\)\.astype\(int\)"):
         model.evaluate((x, y.astype(float)))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_labels_of_one_class_are_refused(size: int) -> None:
+    """One neuron learned them, and its labels ended with an IndexError."""
+    net = horn.Network(seed=1)
+    net.input(2)
+    kind = "cross_entropy" if size > 1 else "binary_cross_entropy"
+    net.output(size, activation="softmax" if size > 1 else "sigmoid", loss=kind)
+    job = horn.Job(net, (np.zeros((4, 2)), ["cat"] * 4))
+    with pytest.raises(DataError, match="all labels are 'cat', .*take samples of other classes"):
+        horn.train(job)

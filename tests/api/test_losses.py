@@ -164,3 +164,30 @@ def test_the_interpreter_tells_the_line_of_a_mistake_in_an_aggregate():
     with pytest.raises(CompileError, match="write  x.mean\\(\\)  of the whole layer") as caught:
         train_with("python", net_with(), aggregates={"mine": aggregate})
     assert caught.value.where == "along_an_axis"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda y_true, y_pred: max(y_true - y_pred, 0.0),
+        lambda target, y: max(target - y, 0.0),
+        lambda t, output: max(t - output, 0.0),
+        lambda labels, pred: max(labels - pred, 0.0),
+    ],
+)
+def test_a_loss_that_takes_the_target_first_is_refused(loss):
+    """It was trained with the two exchanged."""
+    said = "called with the output first.* write  lambda output, target: ...$"
+    for each in (loss, Loss("asymmetric", loss)):
+        with pytest.raises(ModelError, match=said):
+            horn.Network().output(1, loss=each)
+    # Names that say neither are the user's own.
+    assert resolve(lambda a, b: a - b, "output") and resolve(lambda y, t: y - t, "output")
+
+
+def test_a_defined_loss_that_takes_the_target_first_is_told_its_own_first_line():
+    def pinball(y_true, y_pred):
+        return max(0.9 * (y_true - y_pred), -0.1 * (y_true - y_pred))
+
+    with pytest.raises(ModelError, match=r"write  def pinball\(output, target\):$"):
+        horn.Network().output(1, loss=pinball)

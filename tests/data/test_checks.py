@@ -122,6 +122,10 @@ def test_wrong_feature_count():
         ((4, 5), (4, 5, 1), "It is one sample: pass x[None]"),
         ((2, 6, 6, 3), (8, 8, 1), "Pass samples of shape (8, 8, 1), as horn.data.images(..., "
          "size=(8, 8))"),
+        ((2, 8, 8, 1), (8, 8, 3), "Pass samples of shape (8, 8, 3): with 3 channels each, as "
+         "Pillow's image.convert('RGB') makes them"),
+        ((2, 8, 8, 3), (8, 8, 1), "Pass samples of shape (8, 8, 1): with 1 channel each, as "
+         "Pillow's image.convert('L') makes them"),
     ],
 )  # fmt: skip
 def test_what_a_model_has_not_learned_is_answered_with_other_data(
@@ -129,9 +133,10 @@ def test_what_a_model_has_not_learned_is_answered_with_other_data(
 ):
     dataset = data.as_dataset(np.ones(shape), "x")
     with pytest.raises(DataError) as caught:
-        data.check_features(dataset, 64, "this model", sample)
+        data.check_features(dataset, np.prod(sample), "this model", sample)
     assert str(caught.value) == (
-        f"x: {dataset.n_features} features per sample, but this model learned from 64; "
+        f"x: {dataset.n_features} features per sample, but this model learned from "
+        f"{np.prod(sample)}; "
         f"x.shape is {shape}. {remedy}"
     )
 
@@ -280,3 +285,28 @@ def test_nobody_imports_masked_arrays_to_look_for_masks():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+MOVES = "numpy.transpose, which moves axes, and x.reshape only after it"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "own", "learned"),
+    [
+        ((4, 4, 3), (3, 4, 4), "net.input((4, 4, 3))", "x.transpose(0, 3, 1, 2)"),
+        ((5, 4, 3), (3, 5, 4), "net.input((5, 4, 3))", "x.transpose(0, 3, 1, 2)"),
+        ((3, 4, 4), (4, 4, 3), "x.transpose(0, 2, 3, 1)", "x.transpose(0, 2, 3, 1)"),
+        ((5, 3, 4), (5, 4, 3), "x.transpose(0, 1, 3, 2)", "x.transpose(0, 1, 3, 2)"),
+        ((2, 8), (4, 4), "net.input((2, 8)), or x.reshape(-1, 4, 4)", "x.reshape(-1, 4, 4)"),
+        ((1, 5, 4), (4, 5), MOVES, MOVES),
+    ],
+)  # fmt: skip
+def test_moved_axes_are_never_answered_with_a_reshape_that_mixes_them(
+    given: tuple[int, ...], expected: tuple[int, ...], own: str, learned: str
+) -> None:
+    for by, remedy in (("", own), ("this model", learned)):
+        with pytest.raises(DataError, match=f"; write {re.escape(remedy)}$"):
+            checks.check_sample_shape(given, expected, "x", by)
+    if "transpose" in learned and "numpy" not in learned:
+        axes = [int(n) for n in learned[len("x.transpose(") : -1].split(",")]
+        assert np.ones((2, *given)).transpose(axes).shape == (2, *expected)
