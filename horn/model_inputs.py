@@ -19,13 +19,14 @@ from horn.data import (
     in_steps,
     lanes,
 )
-from horn.data.checks import as_heard, other_units
+from horn.data.checks import as_heard, check_columns, other_units
 from horn.data.classes import Classes
 from horn.data.inputs import side_by_side
 from horn.data.stream import read
 from horn.data.targets import named
 from horn.delays import hears_reversed
 from horn.errors import DataError, ModelError
+from horn.formats.tables import names_of
 from horn.formats.tensors import apart
 from horn.network import Network
 
@@ -60,8 +61,14 @@ class ModelInputs:
         what = data.name if isinstance(data, Dataset) else what
         if isinstance(data, Dataset) and data.is_text and isinstance(self.classes, tuple):
             data.with_classes(self.classes, "this model")  # an alphabet, whatever its size
+        net, names = self.network, self.feature_names
+        x = data[0] if isinstance(data, tuple) and data else data
+        if len(net.inputs) == 1 and not net.steps:  # before text that the model does not read
+            check_columns(names_of(x), names, what, "x[list(model.feature_names)]")
         found = read(self._arranged(data, what), what)
-        net = self.network
+        if isinstance(data, Dataset):
+            by = ", ".join(map(repr, names)) + " alone, in this order"
+            check_columns(found.feature_names, names, what, by)
         check_features(found, net.n_features, "this model", net.layers[0].shape)
         check_names(found, self.feature_names, "this model")
         if len(self.network.inputs) == 1 and not self.network.steps:

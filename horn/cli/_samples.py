@@ -17,12 +17,21 @@ def samples_of(
     text in its alphabet, in the pieces that it learned from, or ``whole``.
     """
     from horn.data import load, text
+    from horn.errors import DataError
 
     letters = _letters(model)
     if letters and spec.endswith(".txt") and label is None and ids is None:
         is_whole = whole or bool(model.facts.get("stateful"))
         return text(spec, None if is_whole else model.network.steps, alphabet=letters)
-    return load(spec, labels=labels, label=label, ids=ids)
+    found = load(spec, labels=labels, label=label, ids=ids)
+    learned = model.feature_names
+    if labels and label is None and learned[:-1] and found.feature_names == learned[:-1]:
+        # The last column was taken for the label.
+        raise DataError(
+            f"{spec}: has no column with labels: its last, {learned[-1]!r}, is one of the features "
+            "that this model learned from; add one with the right answers, or ask  horn predict"
+        )
+    return found
 
 
 def _letters(model: Model) -> tuple[str, ...]:

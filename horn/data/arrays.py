@@ -69,6 +69,11 @@ def as_features(x: Any, what: str, unit: Unit | None = None) -> tuple[np.ndarray
     """x as ``Dataset`` needs it, and its unit; ``as_dataset`` lists the conversions. unit : of an
     array that was made from what the user gave.
     """
+    if tables.is_pandas(x) and not hasattr(x, "columns"):
+        raise DataError(
+            f"{what}: x is a column, or a row, of a table; pass a table: df[['a']] for the samples "
+            "of one feature, df.iloc[[0]] for one sample"
+        )
     given, x = x, as_numbers(tables.of_table(x, what), f"{what}: x")
     if x.ndim < 2:
         remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"

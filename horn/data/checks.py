@@ -320,6 +320,20 @@ def check_names(dataset: Dataset, expected: tuple[str, ...], owner: str) -> None
     )
 
 
+def check_columns(names: tuple[str, ...], expected: tuple[str, ...], what: str, by: str) -> None:
+    """Check that a table with named columns has as many as the model. by : what takes those that
+    the model learned from. Raises DataError, and names those that are missing, or too many.
+    """
+    if not names or not expected or len(names) == len(expected):
+        return
+    more = [name for name in names if name not in expected]
+    absent = [name for name in expected if name not in names]
+    said = [f"no column {tables.first_few(absent)}"] if absent else []
+    said += [f"{tables.first_few(more)}, which this model has not learned from"] if more else []
+    remedy = f"pass {by}" if not absent else f"pass {tables.first_few(expected)}, in this order"
+    raise DataError(f"{what}: x has {', but '.join(said)}; {remedy}")
+
+
 def check_shape(dataset: Dataset, expected: tuple[int, ...], learned_by: str = "") -> None:
     """Check that samples with a shape have that of the network's input, except axes of length 1.
     learned_by : as for ``check_features``.

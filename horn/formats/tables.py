@@ -5,6 +5,7 @@ about other columns, and the names of columns.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Collection
 from decimal import Decimal
 from numbers import Real
@@ -15,6 +16,7 @@ import numpy as np
 from horn.errors import DataError
 
 SHOWN = 8  # columns that a message names
+LOOKED_AT = 100  # values of a column of text, to see whether they are numbers
 # Beginnings of the names of numeric column types of polars and pyarrow, in small letters.
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
 
@@ -112,7 +114,7 @@ def of_table(x: Any, what: str) -> Any:
     }
     if odd:
         shown = first_few(odd, lambda at: f"{names[at]!r} ({odd[at]})")
-        every = {at: _remedy(kind) for at, kind in odd.items()}
+        every = {at: _remedy(kind) or _of_text(x.iloc[:, at]) for at, kind in odd.items()}
         remedies = []
         of_words = {
             at for at, kind in odd.items() if kind.startswith(("object", "category", "str"))
@@ -169,6 +171,22 @@ def _remedy(kind: str) -> str:
     if kind.startswith("decimal"):
         return "numbers: df[column].astype(float)"
     return ""
+
+
+def _of_text(column: Any) -> str:
+    """What makes numbers of a column of text most of which is numbers; "" of another."""
+    text = column.iloc[:0] if str(column.dtype) == "category" else column.dropna()
+    given = [str(one).strip() for one in text.iloc[:LOOKED_AT]]
+    with_comma = [one for one in given if re.fullmatch(r"[+-]?\d+,\d+", one)]
+    plain = [one for one in given if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", one)]
+    if not given or 2 * (len(with_comma) + len(plain)) <= len(given):
+        return ""
+    if with_comma:
+        return (
+            "numbers of text with decimal commas: pandas.to_numeric(df[column].str.replace(',', "
+            "'.'), errors='coerce')"
+        )
+    return "numbers of text: pandas.to_numeric(df[column], errors='coerce')"
 
 
 def _holds_numbers(column: Any) -> bool:

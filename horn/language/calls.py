@@ -32,6 +32,7 @@ from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 from horn.language.words import Words
 from horn.mistakes import NOT_IN_MATH
+from horn.neuron import Parameter, State, SynapseState, Weight
 
 # Functions of Python that horn.math defines with operations of the neuron language.
 _HELPERS: dict[Any, Callable[..., Any]] = {
@@ -45,6 +46,7 @@ _ORDERS = {
     horn_math.median: "median", horn_math.largest: "largest", horn_math.smallest: "smallest",
     horn_math.top_sum: "top_sum",
 }  # fmt: skip
+_DECLARED = (Parameter, State, SynapseState, Weight)
 _SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of known values
 _ORDER = "messages have no order: loop over them with for m in messages"
 _REAL = "a neuron computes with real numbers: keep the two parts in two variables"
@@ -165,6 +167,14 @@ class Calls:
             if name.startswith(("np.random.", "numpy.random.")):
                 of_module = _DRAWS
             self.scope.fail(node.func, f"{name} is not in the neuron language; {of_module}")
+        if isinstance(target, type) and issubclass(target, _DECLARED):
+            self.scope.fail(
+                node,
+                f"{name}(...) is declared in the class, not in a method: write  name = "
+                f"{ast.unparse(node)}  above it, a line of the class, and read self.name here",
+            )
+        if isinstance(node.func, ast.Name) and (whose := self.scope.owned(name)):
+            self.scope.fail(node.func, f"{name} is not in the neuron language; write {whose}")
         if hasattr(target, "__wrapped__"):
             self.scope.fail(
                 node.func,

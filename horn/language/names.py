@@ -106,6 +106,8 @@ class Names:
             remedy = f"; write horn.math.{node.id}"
         elif node.id in INTERLAYERS:
             remedy = f"; it is of a whole layer: net.layer(..., activation={node.id!r})"
+        if whose := self.scope.owned(node.id):
+            remedy = f"; write {whose}"
         self.scope.fail(node, f"{node.id!r} is not defined here{remedy}")
 
     def is_float(self, node: ast.AST) -> bool:

@@ -16,6 +16,7 @@ from horn.language.references import (
     MessageRef,
     MessagesRef,
     MethodRef,
+    SelfRef,
     Unset,
     Word,
     elements,
@@ -140,8 +141,23 @@ class Scope:
                 "where it is set"
             )
         elif callable(value) or isinstance(value, (ActivationRef, MethodRef, Word)):
-            remedy = f"; call it: {said}(...)"
+            whose = self.owned(said)
+            remedy = f"; write {whose}" if whose else f"; call it: {said}(...)"
         self.fail(node, f"{said!r} is not a number{remedy}")
+
+    def owned(self, name: str) -> str:
+        """The attribute of the message, or of the neuron, that has a name which the text has alone;
+        "" if neither has one, or the text has neither.
+        """
+        if self.context is None:
+            return ""
+        here = self.frame.names.items()
+        message = next((k for k, value in here if isinstance(value, MessageRef)), "")
+        if message and name in self.fields():
+            return f"{message}.{name}"
+        neuron = next((k for k, value in here if isinstance(value, SelfRef)), "")
+        is_own = name[:2] != "__" and hasattr(self.context.cls, name)
+        return f"{neuron}.{name}" if neuron and is_own else ""
 
     def condition(self, value: Any, node: ast.AST) -> Node:
         return ir.truth(self.number(value, node))

@@ -364,3 +364,20 @@ def test_a_table_of_named_classes_from_training_to_prediction(
     done = run("evaluate", "flowers.horn", "few.csv")
     assert done.code == 2
     assert "few.csv: has labels that this model does not have: 'tulip' (1 sample" in done.err
+
+
+def test_a_table_without_labels_is_told_so_and_not_that_a_feature_is_missing(
+    run: Any, folder: Path
+) -> None:
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    (folder / "rows.csv").write_text("long,wide,kind\n1,2,a\n3,1,b\n")
+    job = horn.Job(net, horn.data.load("rows.csv"), epochs=1)
+    horn.train(job, progress=False).model.save("m.horn")
+    assert run("evaluate", "m.horn", "rows.csv").code == 0
+    (folder / "bare.csv").write_text("long,wide\n1,2\n3,1\n")
+    asked = run("evaluate", "m.horn", "bare.csv")
+    assert asked.code == 2
+    assert "bare.csv: has no column with labels: its last, 'wide', is one of the" in asked.err
+    assert run("predict", "m.horn", "bare.csv").code == 0

@@ -185,7 +185,7 @@ def test_a_model_knows_the_columns_it_learned_from(tmp_path):
         with pytest.raises(DataError, match="model has: 'mass' instead of 'weight'. Pass "
                            "'size', 'weight', in this order"):  # fmt: skip
             model.predict(frame.rename(columns={"weight": "mass"}))
-        with pytest.raises(DataError, match="3 features per sample, but this model learned"):
+        with pytest.raises(DataError, match="x has 'mass', which this model has not"):
             model.predict(frame.assign(mass=1.0))
 
 
@@ -245,3 +245,45 @@ def test_columns_with_numbers_or_one_name_twice_have_no_names():
     assert as_dataset(frame.set_axis([0, 1], axis=1)).feature_names == ()
     assert as_dataset(frame.set_axis(["a", "a"], axis=1)).feature_names == ()
     assert as_dataset(frame.to_numpy()).feature_names == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "remedy"),
+    [
+        (["1.5", "?", "-2e3"], "numbers of text: pandas.to_numeric(df[column], errors='coerce')"),
+        (["1,5", "2,25", "3"], "numbers of text with decimal commas: pandas.to_numeric("
+         "df[column].str.replace(',', '.'), errors='coerce')"),
+    ],
+)  # fmt: skip
+def test_numbers_of_text_are_made_numbers_and_not_categories(column: list[str], remedy: str):
+    frame = table(a=[1.0, 2.0, 3.0], q=column)
+    with pytest.raises(DataError) as caught:
+        as_dataset(frame)
+    assert remedy in str(caught.value) and "get_dummies" not in str(caught.value)
+    text = frame["q"].str.replace(",", ".")
+    helped = frame.assign(q=pandas.to_numeric(text, errors="coerce"))
+    assert as_dataset(helped.dropna()).n_features == 2
+
+
+def test_a_column_or_a_row_of_a_table_is_told_how_to_stay_one():
+    frame = table(a=[1.0, 2.0], kind=["x", "y"])
+    for one in (frame["a"], frame.iloc[0], frame[["a"]].iloc[0]):
+        with pytest.raises(DataError, match=r"pass a table: df\[\['a'\]\] .* df.iloc\[\[0\]\]"):
+            as_dataset(one)
+    assert as_dataset(frame[["a"]]).x.shape == (2, 1)
+    assert as_dataset(frame[["a"]].iloc[[0]]).x.shape == (1, 1)
+
+
+def test_a_model_names_the_columns_that_are_missing_or_too_many():
+    frame = table(a=[1.0, 2.0], b=[3.0, 4.0], kind=["x", "y"], more=[5.0, 6.0])
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(1, loss="squared_error")
+    model = horn.train(horn.Job(net, (frame[["a", "b"]], [0.0, 1.0])), progress=False).model
+    too_many = r"x has 'kind', 'more', which .* pass x\[list\(model.feature_names\)\]"
+    for asked in (model.predict, lambda x: model.evaluate(x, [0.0, 1.0])):
+        with pytest.raises(DataError, match=too_many):
+            asked(frame)
+        with pytest.raises(DataError, match="x has no column 'b'; pass 'a', 'b', in this order"):
+            asked(frame[["a"]])
+    assert model.predict(frame[list(model.feature_names)]).shape == (2, 1)

@@ -216,3 +216,33 @@ def test_a_name_that_was_meant_is_said_as_it_is_written(tmp_path):
     )
     with pytest.raises(CompileError, match="Did you mean 'Forget'"):
         texts.forward(texts.module(tmp_path, texts.source(body)).N)
+
+
+OWN = """
+slope, gain = 0.1, horn.Parameter(1.0)
+
+def bend(self, z):
+    return z
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("self.feedforward(slope * sum(m.input for m in messages))", "write self.slope"),
+        ("self.feedforward(gain * sum(m.input for m in messages))", "write self.gain"),
+        ("self.feedforward(bend(sum(m.input for m in messages)))", "write self.bend"),
+        ("feedforward(sum(m.input for m in messages))", "write self.feedforward"),
+        ("self.feedforward(sum(input * m.weight for m in messages))", "write m.input"),
+        ("self.feedforward(sum(each.input * weight for each in messages))", "write each.weight"),
+        ("self.feedforward(sum(input(m) for m in messages))", "write m.input"),
+        ("self.feedforward(horn.Parameter(1.0) * len(messages))", "is declared in the class, not"),
+        ("self.feedforward(horn.State(0.5) * len(messages))", "write  name = horn.State(0.5)"),
+    ],
+)
+def test_a_forgotten_self_or_message_is_recognised(tmp_path, line: str, said: str):
+    made = texts.module(tmp_path, texts.source(OWN + forward(line)))
+    with pytest.raises(CompileError) as caught:
+        texts.forward(made.N)
+    assert said in caught.value.problem and "interpreted" not in caught.value.problem
