@@ -9,7 +9,7 @@ from typing import Any
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
-MAX_STEPS = 65_535  # the most steps of a sequence: draws have 16 bits for a step
+MAX_STEPS = 65_535  # the most steps of a sequence that is heard at once
 
 
 @teaches

@@ -126,9 +126,9 @@ class Job:
     carried States and delayed outputs go on from piece to piece, without a gradient. data are one
     sequence x (steps, n), cut into ``batch_size`` lanes side by side, or several (n, steps,
     features), each with targets of each step; a new epoch begins anew. Their order is that of time.
-    Validation and test data are heard as they are, each sequence from its beginning to its end.
+    Validation and test data are heard as they are, each sequence from its beginning on.
     truncate : for stateful jobs, the steps of a piece; by default those of net.input(n, steps=...).
-    Steps at the end of a lane that fill no piece are left out.
+    Steps at the end of a lane that fill no piece are left out, of validation and test data, too.
     buckets : for sequences of different lengths, the number of batches whose sequences are sorted
     by length at a time, so that like lengths are in one batch, which is as long as its longest; the
     batches come in an order drawn anew in every epoch. 0: batches as they are drawn.

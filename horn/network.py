@@ -667,7 +667,8 @@ class Network:
                 waiting += [link.tie.layer for link in each.links if link.tie is not None]
         if (above := max(wanted, key=lambda one: one.index)) is not known[layer]:
             raise ModelError(
-                f"{layer} hears {above.name} late, which comes later: no network ends with it alone"
+                f"{layer} hears {above.name} late, which comes later: no network ends with it "
+                f"alone; model.record(x, {layer!r}) says what it sends at each step"
             )
         network = Network(self.seed)
         new: dict[Layer, Layer] = {}

@@ -24,7 +24,8 @@ Key = tuple[Any, Any]  # two words of 32 bits; arrays of them where several keys
 SHARED = 2**64 - 1
 
 #: The bits of a sample's number that hold its sequence's step; ``per="sequence"`` draws have none.
-STEP_BITS = 0xFFFF << 32
+#: Those above 16 are in the word of a counter that has the site, too, of which both are parts.
+STEP_BITS = 0x7FFFFFFF << 32
 
 #: The iteration number of draws that are made once: ``per="run"`` and draws of synapses.
 ONCE = 2**32 - 1

@@ -18,7 +18,6 @@ import numpy as np
 from horn import registry
 from horn.aggregates import Aggregate
 from horn.data import Dataset
-from horn.delays import MAX_STEPS
 from horn.errors import DataError, JobError, ModelError
 from horn.layers import Layer
 from horn.network import Network
@@ -214,10 +213,10 @@ def combined(aggregate: Aggregate, before: float, numbers: Array) -> float:
 
 
 def number_of_step(piece: int, steps: int) -> int:
-    """The offset to a sample's number, by which it draws, in a piece of its sequence; beyond the
-    steps that draws have room for the numbers begin anew.
+    """The offset to a sample's number, by which it draws, in a piece of its sequence: its first
+    step, whatever the steps of pieces are. After 2**30 steps the numbers begin anew.
     """
-    return piece % (MAX_STEPS // steps) * steps << 32
+    return piece * steps % 2**30 << 32
 
 
 def names() -> list[str]:

@@ -117,11 +117,12 @@ def check_finite(dataset: Dataset) -> None:
     """Check that x and the targets have no NaN and no infinity; bytes, labels and datasets that
     ``as_dataset`` has checked are skipped. Reads in chunks of about 1 MiB.
 
-    DataError : names the first row and column (from 0) and how many such values there are.
+    DataError : names the first row and column (from 0), the place in samples of a shape, such as
+    sequences, and how many such values there are.
     """
     if dataset._checked:
         return
-    _check_finite(dataset.x, "x", dataset.name)
+    _check_finite(dataset.x, "x", dataset.name, dataset.shape)
     if dataset.y is None:
         return
     for part in dataset.targets:
@@ -130,7 +131,7 @@ def check_finite(dataset: Dataset) -> None:
         _check_finite(dataset.y, "y", dataset.name)
 
 
-def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
+def _check_finite(array: np.ndarray, letter: str, name: str, shape: tuple[int, ...] = ()) -> None:
     if array.dtype.kind != "f":
         return
     n_rows, n_columns = array.shape
@@ -152,8 +153,11 @@ def _check_finite(array: np.ndarray, letter: str, name: str) -> None:
         others = f"the first of {count:,} NaN or infinite values"
         if count == 1:
             others = "the only such value"
+        where = f"column {column:,}"
+        if len(shape) > 1:  # as (steps, features): where it is in the array that was given
+            where = f"{letter}{[row, *map(int, np.unravel_index(column, shape))]}"
         raise DataError(
-            f"{name}: {letter} has {found} at row {row:,}, column {column:,}, {others}; "
+            f"{name}: {letter} has {found} at row {row:,}, {where}, {others}; "
             f"drop those rows or fill them in"
         )
 

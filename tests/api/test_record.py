@@ -41,6 +41,11 @@ def model(backend: str = "kernels", each_step: bool = False) -> horn.Model:
     return horn.Model(net, net.initial_parameters(), net.initial_states(), backend=backend)
 
 
+def test_who_cannot_ask_for_activations_is_told_of_the_record() -> None:
+    with pytest.raises(ModelError, match=r"alone; model.record\(x, 'below'\) says what it sends"):
+        model().activations(X, "below")
+
+
 def test_names_may_be_a_list() -> None:
     made = model()
     found = made.record(X, ["top", "below.v"])

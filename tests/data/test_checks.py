@@ -37,6 +37,13 @@ def test_a_single_bad_target_is_named():
         data.as_dataset((np.ones((3, 1)), {"kind": [0, 1, 0], "size": y}))
 
 
+def test_what_is_missing_in_a_sequence_is_named_by_its_step_and_feature():
+    x = np.ones((3, 5, 2))
+    x[1, 2, 0] = np.nan
+    with pytest.raises(DataError, match=r"x has NaN at row 1, x\[1, 2, 0\], the only such value"):
+        data.as_dataset((x, np.ones((3, 1))))
+
+
 def test_a_second_array_is_no_name_of_the_data():
     with pytest.raises(DataError, match=r"got ndarray of shape \(3,\); a pair is one argument"):
         as_dataset(np.ones((3, 2)), np.arange(3))

@@ -161,13 +161,36 @@ def test_a_sequence_begins_anew_after_another():
         assert all(np.array_equal(found[name], array) for name, array in expected.items())
 
 
-def test_states_go_on_where_the_steps_of_draws_begin_anew(monkeypatch):
-    """Of a sequence of more steps than draws have numbers for."""
-    x, _ = sequences(3, 12)
-    engine = engine_of(job_of(net_of(steps=3, second=horn.Standard), (x, _), stateful=True))
-    found = engine.outputs(x.reshape(12, -1), pieces=4)
-    monkeypatch.setattr("horn.backends.MAX_STEPS", 7)
-    assert np.array_equal(engine.outputs(x.reshape(12, -1), pieces=4), found)
+class Drawn(horn.Neuron):
+    """Sends two draws of each step, and a draw of the sequence in thousands."""
+
+    def forward(self, messages):
+        own = self.normal(0.0, 1.0) + 10.0 * self.uniform(0.0, 1.0)
+        of_all = horn.math.floor(self.uniform(0.0, 100.0, per="sequence"))
+        self.feedforward(own + 1000.0 * of_all + 0.0 * sum(m.input * m.weight for m in messages))
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_draws_do_not_repeat_in_a_sequence_of_any_length(backend):
+    """Nor depend on the pieces that it is heard in: one of them goes across 2**16 steps."""
+    net = horn.Network(seed=1)
+    net.layer(5, neuron=Drawn, inputs=[net.input(1, steps=3), horn.Delayed()])
+    net.output(5, neuron=horn.neurons.Relay, connect=horn.OneToOne(), loss="squared_error",
+               each_step=True)  # fmt: skip
+    found = {}
+    for steps in (1, 3, 7):
+        setup = Setup(net.of_steps(steps), None, "labels", 1, "float64", 1)
+        engine = make(backend, setup)
+        engine.load(net.initial_parameters("float64"), net.initial_states("float64"))
+        for first in (0, (2**16 - 5) // 21 * 21):
+            pieces = range(first // steps, (first + 21) // steps)
+            sent = [engine.go_on(np.zeros((1, steps)), k * steps, 4) for k in pieces]
+            found[steps, first] = np.concatenate([each.reshape(-1, 5) for each in sent])
+    for (_, first), each in found.items():
+        np.testing.assert_array_equal(each, found[1, first])
+    sent = np.concatenate([each for (steps, _), each in found.items() if steps == 1])
+    assert len(np.unique(sent)) == sent.size
+    assert (np.round(sent / 1000.0) == np.round(sent[0] / 1000.0)).all()
 
 
 def test_two_threads_are_one_to_the_bit():
