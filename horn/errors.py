@@ -149,19 +149,32 @@ class JobFailed(HornError):
 
 class Stopped(HornError):
     """A run stopped at a boundary on request. checkpoint : the one of that iteration, "" if it was
-    not saved or there was nothing to save (iteration 0).
+    not saved or there was nothing to save (iteration 0). reason : why it could not be saved, "" if
+    it was not to be. since : the iteration of the last one that was saved, 0 for none.
     """
 
     exit_code = 130
 
-    def __init__(self, iteration: int, checkpoint: str) -> None:
+    def __init__(self, iteration: int, checkpoint: str, reason: str = "", since: int = 0) -> None:
         self.iteration, self.checkpoint = iteration, checkpoint
-        super().__init__(iteration, checkpoint)
+        self.reason, self.since = reason, since
+        super().__init__(iteration, checkpoint, reason, since)
+
+    @property
+    def loss(self) -> str:
+        """What could not be saved, in words; "" if nothing was lost so."""
+        if not self.reason:
+            return ""
+        n, lost = self.iteration - self.since, f"all {self.iteration:,} iterations"
+        if self.since:
+            lost = f"the {n:,} iteration{'s' * (n != 1)} since {self.since:,}"
+        return f"its checkpoint could not be saved: {self.reason}; {lost} are not in one"
 
     def __str__(self) -> str:
         if not self.iteration:
             return "stopped before the first iteration: there was nothing to save"
         saved = f"saved {self.checkpoint}" if self.checkpoint else "its checkpoint was not saved"
+        saved = self.loss or saved
         return f"stopped after iteration {self.iteration}: {saved}"
 
 

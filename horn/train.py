@@ -276,6 +276,8 @@ def _conduct(
             trained = _until(job, settings, stopped, begun, is_kept=schedule is not None)
     if is_single and trained.stopped is not None and on_cluster is not None:
         raise trained.stopped
+    if trained.stopped is not None and trained.stopped.loss:
+        watcher.note(f"Iteration {trained.stopped.iteration:,}: {trained.stopped.loss}.")
     run = _run_of(trained, job, settings, code, begun, warn)
     if isinstance(watcher, FunctionProgress) and watcher.failure is not None:
         watcher.failure.run = run
@@ -497,7 +499,9 @@ def _train_here(
         if not isinstance(settings.profile, bool):
             _written(settings.profile, trained.profile.write)
     if loop.is_halted:
-        trained.stopped = stopped(alone.last if alone is not None else None, loop.iteration)
+        trained.stopped = Stopped(loop.iteration, "")
+        if alone is not None:
+            trained.stopped = stopped(alone.last, loop.iteration, alone.notes.reason, start)
     return trained
 
 

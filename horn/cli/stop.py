@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 @click.option("--timeout", default="10m", metavar="TIME", help="Exit code 124 after it.")
 def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, now: bool,
             no_wait: bool, timeout: str) -> int:  # fmt: skip
-    """Have JOBS save a checkpoint at the next boundary and stop."""
+    """Have JOBS save a checkpoint at the next boundary and stop.
+
+    Exit code 1 if one could not be saved.
+    """
     from horn import terminal
     from horn.cli._remote import StandstillNotice, wait
     from horn.coordination.jobs import ENDED
     from horn.errors import Conflict
 
-    limit_s = terminal.duration(timeout)
+    limit_s, lost = terminal.duration(timeout), list[bool]()
     with _cluster.open_lasting(zk_hosts, key_file) as cluster:
         names, refused = cluster.once(lambda client: _asked(client, jobs, now))
         for name in names:
@@ -48,10 +51,10 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
                     f"horn status {name} --wait"
                 )
                 return ending_of(error)[1]
-            cluster.once(partial(_tell, job=name))
+            lost.append(cluster.once(partial(_tell, job=name)))
     if refused:
         raise Conflict("; ".join(refused))
-    return 0
+    return int(any(lost))
 
 
 def _asked(cluster: ClusterClient, jobs: Sequence[str], now: bool) -> tuple[list[str], list[str]]:
@@ -82,7 +85,8 @@ def _has_servers(cluster: ClusterClient, job: str) -> bool:
     return submission is not None and submission.servers > 0
 
 
-def _tell(cluster: ClusterClient, job: str) -> None:
+def _tell(cluster: ClusterClient, job: str) -> bool:
+    """Say how a job ended; whether something of it could not be saved."""
     from horn import terminal
 
     status = cluster.status(job)
@@ -92,3 +96,7 @@ def _tell(cluster: ClusterClient, job: str) -> None:
     elif _has_servers(cluster, job):
         saved = " · horn resume goes on from what its servers were told last"
     terminal.say(f"Job {job} {status.state.value}{saved}")
+    cause = str(status.result.get("cause", "")) if status.state.value == "STOPPED" else ""
+    if cause:
+        terminal.say(f"Job {job}: {cause}")
+    return bool(cause)

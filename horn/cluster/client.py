@@ -27,7 +27,7 @@ import msgspec
 from horn.atomic_write import atomic_write
 from horn.cluster import submission
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
-from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing
+from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unsaved
 from horn.cluster.scheduler import Host, check_files
 from horn.cluster.submission import Submission
 from horn.coordination.jobs import ENDED, Jobs, JobState, node_of
@@ -390,8 +390,8 @@ class ClusterClient:
 
     def scale(self, job: str, n_groups: int) -> None:
         """Ask for a number of groups of a job with servers, or of allreduce, which restarts from a
-        checkpoint. Raises JobError: it is neither, or slots are missing. Conflict: it has ended or
-        is to stop.
+        checkpoint. Raises JobError: it is neither, slots are missing, or none can be saved now.
+        Conflict: it has ended or is to stop.
         """
         if n_groups < 1:
             raise JobError(
@@ -418,6 +418,12 @@ class ClusterClient:
                 f"it; start workers with --shared, and submit it again"
             )
         self._check_room(found, status.record, n_groups)
+        why = "" if found.servers else unsaved(self._reports(job, status.record))
+        if why:
+            raise JobError(
+                f"job {job!r} keeps its groups: others go on from a checkpoint, and none can be "
+                f"saved now: {why}. Mend that, and ask again once one is saved (horn logs {job})"
+            )
         state = node_of(self.coord, self.paths.state(job), job)
         if (now := JobState(state.data.decode())) in {*ENDED, JobState.STOPPING}:
             raise Conflict(f"job {job!r} is {now.value}; only one that runs can be scaled")
@@ -471,11 +477,14 @@ class ClusterClient:
 
     def _all_run(self, job: str, record: JobRecord) -> bool:
         """Whether all hosts of an attempt report that their tasks have met."""
-        for host in record.allocations:
-            node = self.coord.get(self.paths.report(job, record.attempt, host))
-            if node is None or msgspec.json.decode(node.data, type=HostReport).phase != RUNNING:
-                return False
-        return True
+        reports = self._reports(job, record)
+        return [r.phase for r in reports] == [RUNNING] * len(record.allocations)
+
+    def _reports(self, job: str, record: JobRecord) -> list[HostReport]:
+        """What the hosts of an attempt report, those that have reported."""
+        paths = [self.paths.report(job, record.attempt, host) for host in record.allocations]
+        nodes = [self.coord.get(path) for path in paths]
+        return [msgspec.json.decode(n.data, type=HostReport) for n in nodes if n is not None]
 
     def remove(self, job: str) -> str:
         """Remove an ended job, its files, and its package if no other has it; in words, which of

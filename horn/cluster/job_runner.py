@@ -85,6 +85,7 @@ CHECKPOINT_S = 30.0  # between checkpoints, unless told otherwise
 ROOM_S, ROOM_LOOK_S = 600.0, 0.5  # for room for the model on a full disk
 LEAVE_S = 1.0  # for the run to end once it is told to
 MAX_TEXT = 20_000  # characters of an error
+MAX_UNSAVED = 1000  # characters of why a checkpoint is not saved
 MAX_ROWS, MAX_ROWS_BYTES = 1000, 400_000  # of the history in a result; the file has all
 REPAIRS = 1000  # attempts of tasks within one of the job: a unit that ended alone restarts alone
 
@@ -156,9 +157,11 @@ class JobRunner:
             return self._run()
         except Stopped as error:
             self.progress.stopped(error.iteration)
-            return protocol.RunnerFinished(
-                STOPPED, checkpoint=self.checkpoint, result={"iteration": error.iteration}
-            )
+            result: dict[str, Any] = {"iteration": error.iteration}
+            if error.loss:
+                result["cause"] = self._said(_short(error.loss))
+                self.progress.note(f"Stopped after iteration {error.iteration:,}: {error.loss}")
+            return protocol.RunnerFinished(STOPPED, checkpoint=self.checkpoint, result=result)
         except HornError as error:
             if isinstance(error, _NotSaved) and self.stop_requested.is_set():
                 result = {"cause": self._said(_short(str(error)))}
@@ -376,6 +379,7 @@ class JobRunner:
             self.stop_requested, self.is_over, self._saved,
             groups=self._allocated(), changes=self.changes,
             on_left=lambda group: self.say(protocol.GroupLeft(group)),
+            on_unsaved=lambda reason: self.say(protocol.CheckpointFailed(reason[:MAX_UNSAVED])),
         )  # fmt: skip
 
     def _allocated(self) -> tuple[int, ...] | None:

@@ -75,7 +75,8 @@ class HostFailure(StoredRecord, frozen=True):
 
 class HostReport(StoredRecord, frozen=True):
     """An agent's report of an attempt. checkpoint : the last complete one, -1 for none. From the
-    primary host: result, when all have finished; left, groups that left in this attempt.
+    primary host: result, when all have finished; left, groups that left in this attempt; unsaved,
+    why checkpoints since the last are not saved, "" if they are.
     """
 
     phase: str
@@ -84,6 +85,7 @@ class HostReport(StoredRecord, frozen=True):
     failure: HostFailure | None = None
     result: dict[str, Any] | None = None
     left: tuple[_Count, ...] = ()
+    unsaved: str = ""
 
 
 class JobRecord(StoredRecord, frozen=True):
@@ -178,6 +180,11 @@ def is_gone(snapshot: JobSnapshot, name: str) -> bool:
     return host is None or host.member != snapshot.record.allocations[name].member
 
 
+def _leaves(snapshot: JobSnapshot, name: str) -> bool:
+    """Whether an allocation's agent has gone, or offers no slots any more, as one that goes."""
+    return is_gone(snapshot, name) or not snapshot.hosts[name].slots
+
+
 def _reports(snapshot: JobSnapshot) -> dict[str, HostReport]:
     """Reports of agents with the fencing tokens of the orders."""
     allocations = snapshot.record.allocations
@@ -266,7 +273,7 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
         if snapshot.need.topology.n_servers:
             return _rescale(snapshot, reports)
         if _regrouped(snapshot) is not record and _all_run(snapshot, reports):
-            found = _with_other_groups(snapshot)
+            found = _kept_groups(reports) or _with_other_groups(snapshot)
             if isinstance(found, Unschedulable):
                 return _waits(record, found)
             aim = STOP  # with a checkpoint, from which the others go on: _conclude
@@ -310,6 +317,19 @@ def _rescale(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decisi
 def _all_run(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
     phases = [report.phase for report in reports.values()]
     return phases == [RUNNING] * len(snapshot.record.allocations)
+
+
+def _kept_groups(reports: Mapping[str, HostReport]) -> Unschedulable | None:
+    """Why no other groups may come now: they would not go on from where the present ones are."""
+    why = unsaved(reports.values())
+    return (
+        Unschedulable(f"keeps its groups while no checkpoint can be saved: {why}") if why else None
+    )
+
+
+def unsaved(reports: Iterable[HostReport]) -> str:
+    """Why an attempt's checkpoints are not saved; "" if they are."""
+    return next((report.unsaved for report in reports if report.unsaved), "")
 
 
 def _with_other_groups(snapshot: JobSnapshot) -> dict[str, tuple[int, ...]] | Unschedulable:
@@ -392,7 +412,10 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         free = _changed(free, kept=_folders(record))
         return Decision(_settled(free), withdrawn, JobState.SUCCEEDED, result)
     cause = first_cause(snapshot, reports)
+    causes = [r.result["cause"] for r in reports.values() if r.result and "cause" in r.result]
     if phases == {STOPPED} and record.aim == STOP and snapshot.state is not JobState.STOPPING:
+        if causes:  # found out by the last one, for which there was no room any more
+            free = _changed(free, n_restarts=record.n_restarts + 1, trouble=causes[0][:1000])
         return Decision(free, withdrawn, _restarting(snapshot))  # other groups go on
     if cause is not None and cause.is_final and record.n_before:
         text = f"{len(record.groups)} groups cannot run it: {cause.text}"
@@ -404,10 +427,10 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
-        causes = [r.result["cause"] for r in reports.values() if r.result and "cause" in r.result]
         return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why)
     if cause is None:  # an agent was told to leave: nobody's failure
-        left = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
+        over = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
+        left = [name for name in over if _leaves(snapshot, name)] or over
         trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
         record = _changed(free, n_restarts=record.n_restarts + 1, trouble=trouble)
         return Decision(record, withdrawn, _restarting(snapshot))

@@ -117,6 +117,12 @@ class CheckpointComplete(RunnerMessage, frozen=True):
     iteration: int
 
 
+class CheckpointFailed(RunnerMessage, frozen=True):
+    """From a job runner: checkpoints are not saved, for this reason, until one is complete."""
+
+    reason: str
+
+
 class RunnerFinished(RunnerMessage, frozen=True):
     """The final message of a job runner. phase : one of master.LAST."""
 

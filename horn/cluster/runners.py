@@ -286,7 +286,9 @@ class JobRun:
             case protocol.JobProgress(progress):
                 self.progress = progress
             case protocol.CheckpointComplete(iteration):
-                self.say(self.report.phase, checkpoint=iteration)
+                self.say(self.report.phase, checkpoint=iteration, unsaved="")
+            case protocol.CheckpointFailed(reason):
+                self.say(self.report.phase, unsaved=reason)
             case protocol.GroupLeft(group):
                 self.say(self.report.phase, left=(*self.report.left, group))
             case protocol.RunnerFinished() if self._is_killed:
@@ -305,12 +307,16 @@ class JobRun:
         failure: HostFailure | None = None,
         result: dict[str, Any] | None = None,
         left: tuple[int, ...] = (),
+        unsaved: str | None = None,
     ) -> None:
         old = self.report
         if old.phase in LAST:
             return
         checkpoint = max(checkpoint, old.checkpoint)
-        self.report = HostReport(phase, old.member, checkpoint, failure, result, left or old.left)
+        unsaved = old.unsaved if unsaved is None else unsaved
+        self.report = HostReport(
+            phase, old.member, checkpoint, failure, result, left or old.left, unsaved
+        )
         self.is_told = False
 
     def tick(self, now: float) -> float | None:

@@ -106,7 +106,8 @@ class JobAttempt:
     hosts, job, attempt : of that entry. pool : of all its tasks, started. url : of the transport on
     this host. stop_requested : set to stop at a boundary. is_over : set when the tasks are ended,
     and none is to be started again. on_checkpoint : called with the iteration of each checkpoint.
-    is_repairable : whether the failure need not happen again. silence_s : as in RunSpec.
+    on_unsaved : called with the reason when they begin to fail. is_repairable : whether the failure
+    need not happen again. silence_s : as in RunSpec.
 
     groups : the present ones, by number; None: all of the job's description. changes : requests for
     other groups, during the run. on_left : called with a group that has left. remedy : what to do
@@ -122,6 +123,7 @@ class JobAttempt:
     stop_requested: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
     on_checkpoint: Callable[[int], None] | None = None
+    on_unsaved: Callable[[str], None] | None = None
     is_repairable: bool = False
     groups: tuple[int, ...] | None = None
     changes: queue.SimpleQueue[ScaleRequest] = field(default_factory=queue.SimpleQueue)
@@ -312,7 +314,7 @@ class Attempts:
             self.attempt = max(self.attempt, self.checkpoints.next_attempt())
             self.checkpoints.sweep()
         self.coordinator: CheckpointCoordinator | None = None
-        self.notes = SaveNotes(watcher.note)  # of all attempts
+        self.notes = SaveNotes(watcher.note, here.on_unsaved)  # of all attempts
         self.hooks = hooks
         if hooks is not None:
             hooks.leave_to_tasks()
@@ -470,7 +472,8 @@ class Attempts:
         """
         if any(finished.is_halted for finished in monitor.finished.values()):
             last = None if self.coordinator is None else self.coordinator.last
-            halted = stopped(last, monitor.finished[0].iteration)
+            at, reason = monitor.finished[0].iteration, self.notes.reason
+            halted = stopped(last, at, reason, self.start)
             if self._is_overdue:
                 raise self._overdue(halted.iteration) from halted
             raise halted

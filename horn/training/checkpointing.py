@@ -116,23 +116,32 @@ def _factors(opened: CheckpointReader, mine: Mapping[str, float]) -> dict[str, f
 
 
 class SaveNotes:
-    """Tells the user that checkpoints fail, and that they are saved again: once each."""
+    """Tells the user that checkpoints fail, and that they are saved again: once each. on_failing :
+    called with the reason when they begin to fail. reason : why the last one is not saved, "" if it
+    is.
+    """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self.note = note
-        self.is_failing = False
+    def __init__(
+        self, note: Callable[[str], None], on_failing: Callable[[str], None] | None = None
+    ) -> None:
+        self.note, self.on_failing = note, on_failing
+        self.is_failing, self.reason = False, ""
 
     def failed(self, iteration: int, reason: object) -> None:
         level = logging.INFO if self.is_failing else logging.WARNING
         logger.log(level, "checkpoint not saved iteration=%d reason=%s", iteration, reason)
+        self.reason = str(reason)
         if not self.is_failing:
             self.is_failing = True
+            if self.on_failing is not None:
+                self.on_failing(self.reason)
             self.note(
                 f"The checkpoint of iteration {iteration:,} is not saved, and the run goes on "
                 f"without it: {reason}"
             )
 
     def saved(self, iteration: int) -> None:
+        self.reason = ""
         if self.is_failing:
             self.is_failing = False
             self.note(f"Checkpoints are saved again: that of iteration {iteration:,} is there.")
@@ -280,10 +289,21 @@ def _odd(opened: CheckpointReader, error: Exception) -> CheckpointError:
     return CheckpointError(str(opened.path), f"{what}); use an older checkpoint")
 
 
-def stopped(last: tuple[int, Path] | None, iteration: int) -> Stopped:
-    """The error of a run that was stopped after an iteration. last : its last checkpoint."""
-    is_saved = last is not None and last[0] == iteration
-    return Stopped(iteration, str(last[1]) if last is not None and is_saved else "")
+def stopped(
+    last: tuple[int, Path] | None,
+    iteration: int,
+    reason: str = "",
+    start: CheckpointReader | None = None,
+) -> Stopped:
+    """The error of a run that was stopped after an iteration. last : its last checkpoint. reason :
+    why one could not be saved since, "" if none failed. start : the one that it began from.
+    """
+    if last is not None and last[0] == iteration:
+        return Stopped(iteration, str(last[1]))
+    since = last[0] if last is not None else 0 if start is None else start.iteration
+    if since == iteration:  # it has done nothing
+        return stopped_at(start)
+    return Stopped(iteration, "", reason, since)
 
 
 def stopped_at(start: CheckpointReader | None) -> Stopped:
@@ -356,7 +376,7 @@ class LocalCheckpoints:
         attempt = max(self.attempt, self.checkpoints.next_attempt())
         self.writer = PartWriter(self.checkpoints, attempt)
         self._said: deque[str] = deque()  # in the writer's thread
-        self._notes = SaveNotes(self._said.append)
+        self.notes = SaveNotes(self._said.append)
         self.loop: TrainingLoop | None = None
         self._next_at = self._after(time.monotonic())
 
@@ -387,9 +407,9 @@ class LocalCheckpoints:
                     raise found
                 self.last = iteration, self.checkpoints.commit(folder, iteration, facts, [found])
             except (CheckpointError, Conflict) as error:
-                self._notes.failed(iteration, error)
+                self.notes.failed(iteration, error)
             else:
-                self._notes.saved(iteration)
+                self.notes.saved(iteration)
 
         own = {"rank": 0, "group": 0, "cursor": loop.cursor().to_json()}
         self.writer.write(iteration, part_name(0), pieces(loop), own, then)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import horn
+from horn.errors import Stopped
 from horn.training.progress import Progress
 from tests.faults.test_checkpoint_storage import small_disk
 
@@ -170,3 +172,42 @@ def test_checkpoints_that_have_no_room_are_told_once_and_those_that_have_it_agai
     failed, again = told.notes
     assert "The checkpoint of iteration 5 is not saved" in failed and "ENOSPC" in failed
     assert "Checkpoints are saved again" in again
+
+
+class FullThenStopped(horn.Callback):
+    """There is no room after the first epoch, and then somebody stops the run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_epoch_end(self, context):
+        if context.epoch == 1:
+            with pytest.raises(OSError), open(self.path, "wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        if context.epoch == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_run_that_is_stopped_with_no_room_for_its_checkpoint_says_why_and_what_is_lost(
+    small_disk: Path, tasks: int
+) -> None:
+    net, told = horn.Network(seed=7), Notes()
+    net.input(64)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    full = FullThenStopped(small_disk / "full")
+    job = horn.Job(net, horn.data.digits(), epochs=50, batch_size=100, callbacks=[full])
+    how = {"tasks": tasks, "checkpoints": small_disk / "c", "checkpoint_every": 5}
+    said = ""
+    try:
+        run = horn.train(job, progress=told, **how)
+    except Stopped as error:
+        said = str(error)
+    else:
+        assert tasks == 1 and run.stopped and not run.checkpoint
+        said = told.notes[-1]
+    assert re.search(
+        r"checkpoint could not be saved: .*ENOSPC.*; the [\d,]+ iterations since", said
+    )

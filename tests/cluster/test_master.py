@@ -334,6 +334,42 @@ def test_an_agent_that_was_told_to_leave_is_no_failure():
     assert found.record.n_failures == 0 and "worker" in found.record.trouble
 
 
+def test_only_the_worker_that_leaves_is_said_to_have_been_stopped():
+    """The tasks of the others end with its own, as they are told."""
+    snapshot = saying(running(), a=HostReport(GONE))
+    snapshot = after(snapshot, decide(snapshot))
+    leaving = replace(snapshot.hosts["a"], slots=0)
+    snapshot = replace(snapshot, hosts={**snapshot.hosts, "a": leaving})
+    found = decide(saying(snapshot, b=HostReport(GONE)))
+    assert found is not None and found.record.trouble == "worker a was stopped"
+
+
+FULL = "/s/ckpt: cannot be written (No space left on device)"
+
+
+def test_groups_are_kept_while_no_checkpoint_can_be_saved():
+    """Else what was trained since the last one is lost."""
+    first = JobSnapshot(JobState.PENDING, ResourceRequest(2, 1), JobRecord(), {}, hosts(a=2))
+    snapshot = wishing(saying(after(first, decide(first)), a=HostReport(RUNNING)), 1)
+    full = saying(snapshot, a=HostReport(RUNNING, unsaved=FULL))
+    found = decide(full)
+    assert found is not None and found.record.aim == RUN and found.record.reason.endswith(FULL)
+    assert decide(after(full, found)) is None
+    found = decide(saying(after(full, found), a=HostReport(RUNNING, checkpoint=50)))
+    assert found is not None  # the checkpoint is noted
+    found = decide(replace(snapshot, record=found.record))
+    assert found is not None and found.record.aim == STOP
+
+
+def test_what_a_change_of_groups_could_not_save_is_told():
+    first = JobSnapshot(JobState.PENDING, ResourceRequest(2, 1), JobRecord(), {}, hosts(a=2))
+    snapshot = wishing(saying(after(first, decide(first)), a=HostReport(RUNNING)), 1)
+    snapshot = after(snapshot, decide(snapshot))
+    found = decide(saying(snapshot, a=HostReport(STOPPED, result={"cause": FULL})))
+    assert found is not None and found.state is JobState.RESTARTING
+    assert (found.record.trouble, found.record.n_restarts) == (FULL, 1)
+
+
 # Where it goes after a failure
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import horn
 from horn.cli._cluster import as_json
+from horn.cli.stop import command
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
+from horn.errors import JobError
 from tests.cluster.agents import Agents
 from tests.cluster.test_strategies import job_of, parameters
 from tests.faults.test_checkpoint_storage import fill, small_disk
@@ -47,6 +50,29 @@ def test_a_job_is_submitted_though_the_disk_of_a_worker_is_full(
     job = cluster_of.submit(client, "--epochs", "2", tasks=2)
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+
+
+def test_a_job_whose_disk_is_full_keeps_its_groups_and_a_stop_says_what_it_loses(
+    cluster_of: Agents, client: ClusterClient, small_disk: Path, tmp_path: Path
+):
+    """Both went on from the last checkpoint, or from none, without a word and with exit code 0."""
+    cluster_of.environment["TMPDIR"] = str(tmp_path)
+    cluster_of.options += ["--shared", str(small_disk / "s")]
+    cluster_of.start("a")
+    held = cluster_of.held(90)
+    job = cluster_of.submit(client, "--epochs", "300", *held, groups=2, checkpoint_every=80)
+    cluster_of.wait(lambda: client.status(job).record.checkpoint == 80)
+    fill(small_disk / "full", small_disk, 0)
+    cluster_of.wait(lambda: "No space left" in client.status(job).note)
+    with pytest.raises(JobError, match=r"keeps its groups: .*No space left on device"):
+        client.scale(job, 1)
+    assert client.status(job).record.n_wanted == 0
+    done = CliRunner().invoke(command, [job, "--zk", cluster_of.hosts], standalone_mode=False)
+    status = client.status(job)
+    assert done.return_value == 1 and status.state is JobState.STOPPED, (done, cluster_of.said())
+    cause = str(status.result["cause"])
+    assert cause.startswith("its checkpoint could not be saved: task ") and "No space" in cause
+    assert cause.endswith(" since 80 are not in one") and cause in done.output, done.output
 
 
 def waits(made: Agents) -> bool:
