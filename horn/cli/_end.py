@@ -136,11 +136,12 @@ def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> in
     """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
     from horn.mistakes import NoSuchArgument, remedy
     from horn.own_lines import OwnLines
+    from horn.process.limits import too_few_processes
     from horn.sources import hiding, line_of
 
     kind = f"{type(error).__name__}: {error}"
     found = line_of(error, called=isinstance(error, OwnLines))
-    hint = short(hiding(error))
+    hint = short(hiding(error)) or too_few_processes(error)
     if found is not None or hint:
         place = "" if found is None else f"{short(found[0])}:{found[1]}  {found[2]}\n"
         if isinstance(error, TypeError) and not isinstance(error, NoSuchArgument):

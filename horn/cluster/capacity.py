@@ -70,5 +70,8 @@ def bracketed(address: str) -> str:
 
 
 def default_folder(name: str) -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    """The folder of a worker that is given none. Raises JobError: there is no home."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    if base.startswith("~"):
+        raise JobError("this user has no home folder, where a worker keeps its files; give --dir")
     return Path(base) / "horn" / name

@@ -214,6 +214,8 @@ class JobRunner:
         if isinstance(error, MemoryError):
             said = limits.out_of_memory(error, is_ours=not place)
             return HostFailure(self._said(f"{place}{_short(said)}"), is_final=True)
+        if not place and (few := limits.too_few_processes(error)):
+            return HostFailure(self._said(f"{kind}: {few}"))
         if not place:
             code = 1 if isinstance(error, SystemExit) else 70
             details = wire_text(text[-MAX_TEXT:], MAX_TEXT)

@@ -40,7 +40,7 @@ from horn.executor import preload
 from horn.executor.processes import paths_for_child, program
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
-from horn.process.limits import environment
+from horn.process.limits import environment, too_few_processes
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,8 @@ class RunnerProcess:
             )
         except OSError as error:
             self.line.close()
-            raise JobError(f"no process can be started: {error}") from error
+            why = too_few_processes(error) or error
+            raise JobError(f"no process can be started: {why}") from error
         finally:
             theirs.sock.close()
             if code is not None:

@@ -94,8 +94,11 @@ def cifar10(part: str = "train") -> Dataset:
 
 
 def data_folder() -> Path:
-    """The folder of data sets: HORN_DATA, or ~/.cache/horn."""
-    return Path(os.environ.get("HORN_DATA") or "~/.cache/horn").expanduser()
+    """The folder of data sets: HORN_DATA, or ~/.cache/horn. Raises NotFound: there is no home."""
+    found = os.path.expanduser(os.environ.get("HORN_DATA") or "~/.cache/horn")
+    if found.startswith("~"):
+        raise NotFound(f"{found}: this user has no home folder; set HORN_DATA to one with the data")
+    return Path(found)
 
 
 def _images(images: np.ndarray, labels: np.ndarray | None, scale: float, name: str) -> Dataset:

@@ -70,7 +70,7 @@ def load(
     columns: dict[str, str | int | None] = {"label": label, "ids": ids}
     if spec == "-":
         return _of_table(csv.table(csv.STDIN, labels=labels, **columns), _OF_CSV, "standard input")
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))
     if _is_csv(path) and path.is_file():
         return _of_table(csv.table(path, labels=labels, **columns), _OF_CSV, spec)
     is_missing = _is_csv(path) and not path.exists()  # the complaint is below
@@ -93,7 +93,7 @@ def _known(name: str, part: str, labels: bool, download: bool) -> Dataset:
 
 
 def _file(spec: str, labels: bool) -> Dataset:
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))
     is_picture = path.is_file() and path.suffix.lower() in pictures.ENDINGS
     if is_picture or (path.is_dir() and pictures.has_pictures(path)):
         return pictures.images(spec, labels=labels)
@@ -102,18 +102,18 @@ def _file(spec: str, labels: bool) -> Dataset:
     if path.exists():
         return _read_file(path, None, spec, labels)
     head, _, tail = spec.rpartition(":")
-    if tail in PARTS and (path := Path(head).expanduser()).is_file():
+    if tail in PARTS and (path := Path(os.path.expanduser(head))).is_file():
         return _read_file(path, tail, spec, labels)
     head, comma, tail = spec.partition(",")
     if comma:
-        paths = Path(head.strip()).expanduser(), Path(tail.strip()).expanduser()
+        paths = Path(os.path.expanduser(head.strip())), Path(os.path.expanduser(tail.strip()))
         for path in paths:
             if not path.is_file():
                 raise _not_found(str(path), path)
         x, y = (_array(path) for path in paths)
         found = _of_arrays(x, y if labels else None, None, spec)
         return found.with_fields(feature_names=npy.names(paths[0], x))
-    raise _not_found(spec, Path(spec).expanduser())
+    raise _not_found(spec, Path(os.path.expanduser(spec)))
 
 
 def _is_csv(path: Path) -> bool:

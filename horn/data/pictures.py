@@ -6,6 +6,7 @@ green and blue. Transparency is left out.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def images(
     ``size`` is none.
     """
     scaled = None if size is None else _pair(size)
-    where = Path(folder).expanduser()
+    where = Path(os.path.expanduser(folder))
     if not where.exists():
         raise NotFound(f"{where}: no such folder or file; check the name")
     files = found(where)

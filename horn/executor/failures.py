@@ -14,6 +14,7 @@ from horn.errors import BarrierTimeout, HornError, MemberLost, TaskFailed
 from horn.network import Network
 from horn.process.control import FailureReport
 from horn.process.exits import how_it_ended
+from horn.process.limits import too_few_processes
 from horn.runtime.group import task_numbers
 from horn.transport import PeerLost, PeerUnreachable
 
@@ -143,11 +144,12 @@ def _failed(case: FailureEvidence, task: int, network: Network) -> HornError:
     if failed.line is not None:
         file, number, text = failed.line
         what = f"{file}:{number}  {text}\n  {what}"
+    few = too_few_processes(RuntimeError(failed.text)) if failed.line is None else ""
     error = TaskFailed(
-        task, case.pids[task], _place(failed, network), what, "", case.n_tasks,
+        task, case.pids[task], _place(failed, network), what, few, case.n_tasks,
         case.names.get(task, ""),
     )  # fmt: skip
-    if failed.line is None and not NO_BUGS & set(failed.kinds):
+    if failed.line is None and not few and not NO_BUGS & set(failed.kinds):
         error.exit_code = 70  # a bug in horn, as with one task
         error.details = failed.traceback
     return error

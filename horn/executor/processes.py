@@ -17,6 +17,7 @@ import numpy
 
 from horn.errors import JobError
 from horn.executor import preload
+from horn.process import limits
 from horn.process.control import ControlChannel, ControlMessage
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,8 @@ class ChildProcess:
                 self.pidfd = os.pidfd_open(self.process.pid)
                 undo.pop_all()
         except OSError as error:
-            raise JobError(f"task {task} cannot be started: {error}") from error
+            why = limits.too_few_processes(error) or error
+            raise JobError(f"task {task} cannot be started: {why}") from error
 
     def tell(self, message: ControlMessage, descriptors: Sequence[int] = ()) -> None:
         """Send a message; a task that reads nothing for TELL_S is killed."""

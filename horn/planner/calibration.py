@@ -86,19 +86,23 @@ def calibrate(dtype: str = "float32") -> Machine:
     """
     key = _key(dtype)
     if key not in _known:
-        path = folder() / f"machine-{key}.json"
-        try:
-            found = Machine.from_dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError, KeyError):  # the file is missing or damaged
+        kept = folder()
+        path = None if kept is None else kept / f"machine-{key}.json"
+        found = None if path is None else _read(path)
+        if found is None:
             found = rounded(measure(dtype))
-            _write(path, found)
+            if path is not None:
+                _write(path, found)
         _known[key] = found
     return _known[key]
 
 
-def folder() -> Path:
-    """The folder of the kept figures: XDG_CACHE_HOME/horn, or ~/.cache/horn."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "horn"
+def folder() -> Path | None:
+    """The folder of the kept figures: XDG_CACHE_HOME/horn, or ~/.cache/horn; None where the user
+    has no home, as one without an entry in passwd.
+    """
+    base = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return None if base.startswith("~") else Path(base) / "horn"
 
 
 def _key(dtype: str) -> str:
@@ -118,6 +122,14 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _read(path: Path) -> Machine | None:
+    """The figures of a file; None if it is missing or damaged."""
+    try:
+        return Machine.from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _write(path: Path, machine: Machine) -> None:

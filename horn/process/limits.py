@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -21,6 +22,7 @@ from horn.errors import JobError
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UMASK = 0o077
+NO_THREAD = "can't start new thread"  # a RuntimeError of Python's
 # The agent's variables that a job's processes may have; all others are left out.
 ALLOWED = frozenset(
     "PATH HOME USER LOGNAME LANG LANGUAGE TZ TMPDIR SHELL TERM NO_COLOR FORCE_COLOR "
@@ -95,6 +97,19 @@ def out_of_memory(error: MemoryError, is_ours: bool = False) -> str:
     what = f"; {error}" if str(error) else ""
     less = "; use a smaller batch_size, fewer neurons, or dtype float32" if is_ours else ""
     return f"out of memory{limit if most != resource.RLIM_INFINITY else ''}{what}{less}"
+
+
+def too_few_processes(error: BaseException) -> str:
+    """What to do about a process or a thread that the system did not start; "" for other errors."""
+    is_thread = isinstance(error, RuntimeError) and str(error) == NO_THREAD
+    if not is_thread and not (isinstance(error, OSError) and error.errno == errno.EAGAIN):
+        return ""
+    most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = "" if most == resource.RLIM_INFINITY else f", {most:,} now"
+    return (
+        f"this user may have no more processes and threads, of all its programs together{limit}; "
+        f"raise ulimit -u (in a container: its limit of pids), or ask for fewer tasks and threads"
+    )
 
 
 def guard() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from horn.cli import _end
 from tests.cli.conftest import JOB, Result
 from tests.cluster.agents import ROOT
 
@@ -380,6 +381,22 @@ def test_a_worker_whose_folder_is_an_empty_text(
 ) -> None:
     """As of a variable of the shell that is not set: it took the current folder."""
     assert_refused(run(*command, option, ""), 2, f'{option} is "": name a folder, or leave it out')
+
+
+def test_a_worker_of_a_user_without_a_home(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose uid has no entry in passwd: it was called a bug in horn."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    done = run("worker", "--zk", "localhost:1")
+    assert_refused(done, 2, "this user has no home folder, where a worker keeps its files; give")
+
+
+def test_a_thread_that_the_system_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where ulimit -u is low: it was called a bug in horn."""
+    assert _end._unexpected(RuntimeError("can't start new thread"), [], verbose=False) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: RuntimeError: can't start new thread; this user may have no ")
+    assert "raise ulimit -u" in said
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "[::]", "*"])

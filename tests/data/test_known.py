@@ -94,6 +94,15 @@ def test_the_default_folder_is_in_the_cache(monkeypatch):
     assert str(known.data_folder()) == "/home/somebody/.cache/horn"
 
 
+def test_a_user_without_a_home_has_no_default_folder_and_no_bug(monkeypatch):
+    monkeypatch.delenv("HORN_DATA", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without HOME and passwd
+    with pytest.raises(NotFound, match="no home folder; set HORN_DATA"):
+        data.cifar10()
+    with pytest.raises(NotFound, match="~nobody/x.npy"):
+        data.load("~nobody/x.npy")
+
+
 def idx_file(array: np.ndarray) -> bytes:
     head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
     return head + array.tobytes()

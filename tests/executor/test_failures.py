@@ -139,6 +139,12 @@ def test_an_exception_of_horn_itself_is_a_bug_with_its_traceback():
     assert found.details == "Traceback ..."
 
 
+def test_a_thread_that_the_system_does_not_start_is_no_bug():
+    error = said(case(2, {0: failed(RuntimeError("can't start new thread"))}))
+    assert isinstance(error, TaskFailed) and error.exit_code == 1
+    assert "raise ulimit -u" in str(error)
+
+
 def test_the_task_that_says_nothing_is_the_late_one():
     # task 2 hangs; task 1 waited for it, task 0 for task 1
     found = case(3, {0: late(1, when=1.0), 1: late(2, when=1.1)})

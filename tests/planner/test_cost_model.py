@@ -181,6 +181,14 @@ def test_calibration_is_kept_and_a_damaged_file_is_replaced(tmp_path, monkeypatc
     assert list((tmp_path / "horn").iterdir()) == [file]
 
 
+def test_calibration_of_a_user_without_a_home_is_kept_by_the_process_alone(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without HOME and passwd
+    monkeypatch.setattr(calibration, "_known", {})
+    monkeypatch.setattr(calibration, "measure", lambda dtype: MACHINE)
+    assert calibration.calibrate() is calibration.calibrate()
+
+
 def test_calibration_where_nothing_can_be_written(tmp_path, monkeypatch):
     (tmp_path / "horn").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
