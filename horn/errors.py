@@ -287,13 +287,14 @@ class Unreachable(ClusterError):
         super().__init__(hosts, reason, tried_s)
 
     def __str__(self) -> str:
+        why = f"{self.reason}, tried for {self.tried_s:.3g} s"
+        said = f"Cannot reach ZooKeeper at {self.hosts} ({why})."
+        if self.reason.startswith(("it ", "its ")):  # what it does: it is there
+            return said
         first = self.hosts.split("/")[0].split(",")[0].strip()
         host, _, port = first.rpartition(":")
         probe = f"{host.strip('[]') or first} {port if host and port else 2181}"
-        return (
-            f"Cannot reach ZooKeeper at {self.hosts} ({self.reason}, tried for "
-            f"{self.tried_s:.3g} s). Is it running?  nc -z {probe}"
-        )
+        return f"{said} Is it running?  nc -z {probe}"
 
 
 class AccessDenied(ClusterError):

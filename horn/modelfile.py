@@ -111,6 +111,13 @@ def check_path(path: Any) -> None:
         raise ModelError(f"a model file has a path, as 'model.horn'; got {path!r}")
 
 
+def _is_kept_for_others(target: Path, folder: Path) -> bool:
+    """Whether a file that is there is another user's, in a folder such as /tmp (sticky)."""
+    if not target.exists() or not folder.stat().st_mode & stat.S_ISVTX:
+        return False
+    return os.geteuid() not in (0, folder.stat().st_uid, target.stat().st_uid)
+
+
 def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
     """Raise ModelError now rather than after an hour of training: for a folder, a device or a pipe
     of that name, and a place without write access or without ``size_bytes`` of free space.
@@ -129,6 +136,10 @@ def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:
     folder = target.parent
     if not folder.is_dir():
         raise ModelError(f"{path}: the folder {folder} does not exist; make it first")
+    if _is_kept_for_others(target, folder):
+        raise ModelError(
+            f"{path}: is another user's, and in {folder} only they may replace it; name another"
+        )
     try:  # the mode alone does not tell: file systems are read-only, or full
         handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:

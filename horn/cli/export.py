@@ -9,7 +9,7 @@ import click
 
 @click.command(short_help="A model as an ONNX file, for other runtimes.")
 @click.argument("model", metavar="MODEL")
-@click.option("-o", "--output", type=click.Path(), metavar="FILE",
+@click.option("-o", "--output", type=click.Path(readable=False), metavar="FILE",
               help="The file to write (by default MODEL with .onnx, in this folder).")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")

@@ -13,7 +13,8 @@ from horn import defaults, registry
 @click.command(short_help="What a model says about samples.")
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="DATA")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
+@click.option("-o", "--output", type=click.Path(dir_okay=False, readable=False),
+              metavar="FILE",
               help="Write to this .npy, .npz or .csv file instead of stdout.")  # fmt: skip
 @click.option("--labels", "--classes", "labels", is_flag=True,
               help="The class of the largest output, its name or number.")  # fmt: skip

@@ -109,7 +109,8 @@ class _Submit(click.Command):
               help="Send this folder to the cluster; by default the target and what it imports "
               "beside it. TARGET is in it: its path from DIR, else from here.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
+@click.option("-o", "--output", type=click.Path(dir_okay=False, readable=False),
+              metavar="FILE",
               help="The model file. By default the target's name with .horn, in the current "
               "folder.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")

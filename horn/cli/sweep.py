@@ -52,8 +52,9 @@ SAYS = ("Error: ", "Stopped")  # how a run that ends without a result says why
               help="The column of the history that says which run is the best.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
 @click.option("--timeout", metavar="TIME", help="Of each run: 90s, 5m or 2h.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE",
-              show_default="the target's name with .horn", help="The best model.")  # fmt: skip
+@click.option("-o", "--output", type=click.Path(dir_okay=False, readable=False),
+              metavar="FILE", show_default="the target's name with .horn",
+              help="The best model.")  # fmt: skip
 @_cluster.options
 @click.option("--local", is_flag=True, help="On this machine, whatever HORN_ZK says.")
 @click.option("--working-dir", type=click.Path(file_okay=False), metavar="DIR",

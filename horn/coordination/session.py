@@ -60,7 +60,11 @@ _said: dict[str, float] = {}  # when, by the text; few at a time
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether kazoo has not just said the same, as it does at each try without ZooKeeper."""
+    """Whether kazoo has not just said the same, as it does at each try without ZooKeeper. Where it
+    connects to it says without TLS, which is not its own but horn's.
+    """
+    if str(record.msg).startswith("Connecting to "):
+        return False
     if record.levelno < logging.INFO:
         return True
     for text in [text for text, at in _said.items() if not 0 <= record.created - at < REPEAT_S]:

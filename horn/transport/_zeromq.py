@@ -8,6 +8,7 @@ has the options that matter. Source: reference wire, item 8; docs/notes/0020 and
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import hmac
 import os
@@ -113,7 +114,10 @@ def bind(socket: zmq.Socket[bytes], admission: Admission, bind_to: str) -> str:
     try:
         socket.bind(bind_to)
     except zmq.ZMQError as error:
-        raise JobError(f"cannot listen on {bind_to}: {error}") from error
+        why = str(error)
+        if error.errno == errno.ENODEV:
+            why = "its name has no address, or this machine has not that address; give another"
+        raise JobError(f"cannot listen on {bind_to}: {why}") from error
     admission.bound()
     return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 

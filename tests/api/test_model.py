@@ -546,6 +546,17 @@ def test_the_mask_of_new_files_is_as_it_was_while_a_model_is_saved(
     assert (tmp_path / "m.horn").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_model_in_the_place_of_another_users_is_refused_before_training(tmp_path, monkeypatch):
+    """In a folder such as /tmp: it was not readable, or could not be replaced at the end."""
+    path = tmp_path / "m.horn"
+    path.touch()
+    tmp_path.chmod(0o1777)
+    modelfile.check_writable(path)
+    monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 54321)
+    with pytest.raises(ModelError, match="is another user's"):
+        modelfile.check_writable(path)
+
+
 def test_a_disk_without_room_is_known_before(tmp_path: Path) -> None:
     modelfile.check_writable(tmp_path / "m.horn", 1000)
     with pytest.raises(ModelError, match="bytes left, and the model takes about 1,152,9"):

@@ -41,14 +41,18 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HORN_ZK_TLS", "key")
 
 
-def test_whoever_has_the_key_gets_in_and_a_job_s_tasks_too(key: Key, server: zk.EmbeddedServer):
+def test_whoever_has_the_key_gets_in_and_a_job_s_tasks_too(
+    key: Key, server: zk.EmbeddedServer, caplog: pytest.LogCaptureFixture
+):
     own = tls.credential(key, server.hosts)
+    caplog.set_level("INFO")
     with Session(server.hosts, credential=own) as coord:
         coord.create("/horn/a", b"x" * 300_000)
         coord.ensure(coord.paths.jobs())
         from horn.coordination.jobs import Jobs
 
         Jobs(coord).create("j", b"", key.zookeeper_of("j").id)
+    assert "use_ssl" not in caplog.text  # kazoo's word, of TLS that is not its own
     # as it travels to a task
     sent = msgspec.msgpack.encode(tls.credential(key, server.hosts, "j"))
     task = msgspec.msgpack.decode(sent, type=Credential)
@@ -58,8 +62,11 @@ def test_whoever_has_the_key_gets_in_and_a_job_s_tasks_too(key: Key, server: zk.
 
 def test_who_has_another_key_or_none_does_not_get_in(key: Key, server: zk.EmbeddedServer):
     other = Key(secrets.token_bytes(32))
-    with pytest.raises(Unreachable, match="its certificate is refused: .*; it is of another key"):
+    with pytest.raises(
+        Unreachable, match="its certificate is refused: .*; it is of another key"
+    ) as no:
         Session(server.hosts, credential=tls.credential(other, server.hosts), timeout_s=1.0)
+    assert "Is it running?" not in str(no.value), "it has answered"
     for wrong in (None, key.zookeeper()):  # not encrypted
         with pytest.raises(Unreachable):
             Session(server.hosts, credential=wrong, timeout_s=1.0)

@@ -131,6 +131,12 @@ def test_addresses_that_cannot_be_are_named():
             open_transport(f"tcp://127.0.0.1:{port}", Identity(0, 1, "test"))
 
 
+def test_a_name_without_an_address_is_no_device_that_is_missing(monkeypatch):
+    monkeypatch.setenv("HORN_INSECURE", "1")
+    with pytest.raises(JobError, match="cannot listen on .*: its name has no address, or this"):
+        open_transport("tcp://nosuch.invalid:0", Identity(0, 1, "test"))
+
+
 @pytest.fixture
 def short_path():
     """A socket's path has room for 107 characters; pytest's own folders may be longer."""
