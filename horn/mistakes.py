@@ -395,6 +395,8 @@ _OF_HORN = {
     "explain": "the command  horn explain FILE  shows what neurons are compiled to; print("
                "model.summary()) a table of the layers",
     "summary": "a model has a table of its layers: print(model.summary())",
+    "check": "horn.train checks its job; the command  horn check FILE  does nothing else",
+    "sweep": "the command  horn sweep FILE --set epochs=1,2  trains with each of the values",
     "submit": "horn.train(job) trains here, horn.Cluster(hosts).submit(job) on a cluster, and the "
               "command  horn submit FILE  either",
     "losses": "an output's loss has a name: net.output(10, activation='softmax', "
@@ -414,8 +416,11 @@ def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttri
     if kind == "a horn.Model" and name == "layers":
         remedy = "the description has them: model.network.layers"
     close = difflib.get_close_matches(name, [each for each in known if each[0] != "_"], 1)
+    close = [each for each in known if each.lower() == name.lower()] or close
     if remedy is None and close:
         remedy = f"did you mean {close[0]}?"
+    elif remedy is None and kind.startswith("horn."):
+        remedy = f"it has {', '.join(known)}"
     return NoSuchAttribute(f"{kind} has no {name!r}" + (f": {remedy}" if remedy else ""))
 
 
@@ -432,6 +437,8 @@ def no_module(name: str, own: Iterable[str]) -> NoSuchAttribute:
     """The error for a module of horn that is not imported yet. own : its names that horn offers."""
     if name in _OF_HORN:
         return no_attribute("horn", name)
+    if meant := next((each for each in own if each.lower() == name), None):
+        return NoSuchAttribute(f"horn.{name} is a module of horn; write horn.{meant}")
     said = f"horn has {name!r} once it is imported: import horn.{name}"
     names = ", ".join(f"horn.{each}" for each in own)
     return NoSuchAttribute(f"{said}; or write {names}, which are here already" if names else said)
@@ -442,7 +449,9 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
     one, whose arguments are listed where nothing better is known.
     """
     called = re.match(r"'?(\w+)", message)
-    if re.match(r"Network\.(input|layer|output)\(\) takes .* positional", message):
+    if re.match(r"Network\.input\(\) takes .* positional", message):
+        return "the shape of a sample is one argument, net.input((8, 8, 3)); others have names"
+    if re.match(r"Network\.(layer|output)\(\) takes .* positional", message):
         return "all but the size have names: net.layer(100, neuron=Mine, activation='relu')"
     if message.startswith("Network.loss() takes"):
         return (

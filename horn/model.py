@@ -606,8 +606,11 @@ def _frozen(
     arrays: Mapping[str, Array], network: Network, kind: str, dtype: str
 ) -> dict[str, Array]:
     expected = {name: shape for (of, name), shape in shapes(network).items() if of == kind}
-    if odd := sorted(set(arrays) ^ set(expected)):
-        raise ModelError(f"{kind}s do not fit the network: {', '.join(odd)}")
+    absent, more = sorted({*expected} - {*arrays}), sorted({*arrays} - {*expected})
+    if absent or more:
+        said = [f"{', '.join(absent)} missing"] if absent else []
+        said += [f"{', '.join(more)} unknown to it"] if more else []
+        raise ModelError(f"{kind}s do not fit the network: {'; '.join(said)}")
     found = {}
     for name, shape in expected.items():
         array = np.ascontiguousarray(as_numbers(arrays[name], f"{kind} {name}"), dtype)

@@ -51,7 +51,7 @@ def check_next(
     if layers[-1].kind == "output" and kind != "output":
         raise ModelError(
             f"{where}: outputs and losses are the last; add it before net.output(...) and "
-            "net.loss(...)"
+            "net.loss(...); if it was run a second time, run net = horn.Network(...) again, too"
         )
     if any(layer.name == name for layer in layers) or name in taken:
         other = "an input" if name in taken else "another layer"

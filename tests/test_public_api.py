@@ -77,6 +77,10 @@ def test_an_unknown_name_is_an_attribute_error():
         ("callbacks", "import horn.callbacks; or write horn.CSVLogger, horn.Callback, "),
         ("random.normal(0, 1)", "horn has no 'random': a neuron draws by self.uniform(), "),
         ("submit", "horn has no 'submit': horn.train(job) trains here"),
+        ("network", "horn.network is a module of horn; write horn.Network"),
+        ("sweep", "horn has no 'sweep': the command  horn sweep FILE"),
+        ("sgd", "horn has no 'sgd': did you mean SGD?"),
+        ("plot.curves", "horn.plot has no 'curves': it has confusion, history, live"),
     ):
         code = f"import horn; horn.{name}"  # in a process of its own, that has not imported it
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn import mistakes
+from horn import mistakes, own_lines
 from horn.errors import DataError, NotFound
 from horn.mistakes import NoSuchArgument
 
@@ -269,3 +270,38 @@ def test_what_of_numpy_is_no_number_stays_what_it_is():
     for thing in (np.tanh, np.ones(2), np.array(1.0), np.str_("a"), np.datetime64("2024-01-01")):
         assert mistakes.plain(thing) is thing
     assert mistakes.plain((np.int64(3), (np.float32(0.5), None))) == (3, (0.5, None))
+
+
+def test_a_notebook_shows_no_lines_of_horns_own_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cause of an error that horn explains was shown with its frames, of horn alone."""
+
+    class Shell:
+        mode = "Context"
+
+        @property
+        def InteractiveTB(self) -> Shell:
+            return self
+
+        def structured_traceback(self, *error: Any) -> list[str]:
+            return traceback.format_exception(*error)
+
+    def own() -> None:
+        raise LookupError("of the user")
+
+    monkeypatch.setattr(own_lines, "shell", Shell)
+    with pytest.raises(DataError) as caught:
+        horn.data.as_dataset([[1.0, 2.0], [3.0]])
+    before = caught.value.__cause__, caught.value.__context__
+    assert isinstance(before[0], ValueError)
+    shown = "".join(caught.value._render_traceback_())
+    assert "not a rectangular array" in shown and "ValueError" not in shown
+    assert before == (caught.value.__cause__, caught.value.__context__)
+    try:  # a cause of the user's own stays, behind one of horn's
+        own()
+    except LookupError as error:
+        before[0].__cause__ = error
+    shown = "".join(caught.value._render_traceback_())
+    assert "of the user" in shown and "ValueError" not in shown
+    assert before[0].__cause__ is not None
+    monkeypatch.setattr(Shell, "mode", "Verbose")
+    assert "ValueError" in "".join(caught.value._render_traceback_())

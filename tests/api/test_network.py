@@ -200,7 +200,7 @@ def stranger():
         (lambda n: n.layer(3, interlayer="softmax"), "One that horn has is activation='softmax'"),
         (lambda n: n.layer(3, interlayer=0.5), "interlayer is a function of a neuron's output"),
         (lambda n: n.output(3, loss="cross_entropie"), "did you mean 'cross_entropy'"),
-        (lambda n: (n.output(3), n.layer(3)), "outputs and losses are the last; add it before"),
+        (lambda n: (n.output(3), n.layer(3)), "if it was run a second time, run net = horn.Net"),
     ],
 )
 def test_what_makes_no_sense_is_refused(build, message):

@@ -277,6 +277,8 @@ JOBS = {
         ("Dropout() takes no arguments; if it is a neuron, it is passed as", "keep = 0.5"), 1),
     "the activation second": M(LAYER, '    net.layer(4, "relu")',
         ("all but the size have names: net.layer(100, neuron=Mine, activation='relu')",), 1),
+    "a shape of several arguments": M(INPUT, "    net.input(8, 8, 3)",
+        ("the shape of a sample is one argument, net.input((8, 8, 3))",), 1),
     "sizes of layers": M(SEED, "    net = horn.Network([2, 4, 2])",
         ("Network: seed is a whole number from 0, got [2, 4, 2]; layers are added by",)),
     "a seed of 65 bits": M(SEED, "    net = horn.Network(2**64)",
