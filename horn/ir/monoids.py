@@ -32,16 +32,26 @@ def _peeled(
     if value.op is Op.SELECT:
         c, a, b = value.args
         if c not in found:
-            left, right = found.get(a), found.get(b)
+            left, right = (x if _settles(x, monoid) else found.get(x) for x in (a, b))
             return None if left is None or right is None else select(c, left, right)
-        # if v > best: best = v
+        # if v > best: best = v; perhaps of some messages only, as if c and v > best
         if monoid in ("max", "min"):
             better, worse = (Op.GT, Op.LE) if monoid == "max" else (Op.LT, Op.GE)
-            for new, old, op in ((a, b, better), (b, a, worse)):
+            for new, old, op, joins in ((a, b, better, Op.AND), (b, a, worse, Op.OR)):
                 ops = (op, _OR_EQUAL[op]) if lax else (op,)
-                if old is me and c.op in ops and c.args == (new, me):
-                    return new
-                if old is me and _MIRROR.get(c.op) in ops and c.args == (me, new):
+                if old is not me or new in found:
+                    continue
+                tests = _joined(c, joins)
+                others = [test for test in tests if test not in found]
+                if len(others) != len(tests) - 1:
+                    continue
+                (test,) = (test for test in tests if test in found)
+                if (test.op in ops and test.args == (new, me)) or (
+                    _MIRROR.get(test.op) in ops and test.args == (me, new)
+                ):
+                    for other in others:
+                        sides = (new, const(ir.IDENTITY[monoid]))
+                        new = select(other, *(sides if joins is Op.AND else sides[::-1]))
                     return new
         return None
     if monoid == "sum" and value.op is Op.SUB:
@@ -65,3 +75,20 @@ def _peeled(
                 inner = found[mine]
                 return None if inner is None else ir.combine(monoid, inner, other)
     return None
+
+
+def _settles(node: Node, monoid: str) -> bool:
+    """Whether it decides alone, whatever the other messages are: if c: found = True."""
+    return monoid in ("any", "all") and ir.is_const(node, 1.0 if monoid == "any" else 0.0)
+
+
+def _joined(condition: Node, op: Op) -> list[Node]:
+    """The conditions that this one is made of by ``op``, and or or."""
+    found, stack = list[Node](), [condition]
+    while stack:
+        n = stack.pop()
+        if n.op is op:
+            stack.extend(n.args)
+        else:
+            found.append(n)
+    return found

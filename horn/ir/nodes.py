@@ -381,6 +381,21 @@ def truth(node: Node) -> Node:
     return node if node.op in BOOLEAN else make(Op.NE, node, const(0.0))
 
 
+def is_truth(node: Node) -> bool:
+    """Whether the node is surely true or false: 1 or 0 as a number."""
+    stack, seen = [node], set[Node]()
+    while stack:
+        n = stack.pop()
+        is_reduced = n.op is Op.REDUCE and n.value[0] in ("any", "all")
+        if n.op is Op.SELECT and n not in seen:
+            seen.add(n)
+            stack.extend(n.args[1:])
+        elif n.op is not Op.SELECT and n.op not in BOOLEAN and not is_reduced:
+            if n.op is not Op.CONST or n.value not in (0.0, 1.0):
+                return False
+    return True
+
+
 def select(condition: Node, a: Node, b: Node) -> Node:
     """A select: a where the condition holds, else b."""
     if condition.op is Op.CONST:

@@ -32,7 +32,7 @@ from horn.language.scope import Scope
 from horn.language.sequences import Sequences
 from horn.language.words import Words
 from horn.mistakes import NOT_IN_MATH
-from horn.neuron import Parameter, State, SynapseState, Weight
+from horn.neuron import Neuron, Parameter, State, SynapseState, Weight
 
 # Functions of Python that horn.math defines with operations of the neuron language.
 _HELPERS: dict[Any, Callable[..., Any]] = {
@@ -200,11 +200,27 @@ class Calls:
         called = method.value.func
         if isinstance(called, ast.Name) and self.expressions.value(called) is super:
             given = ", ".join(["self", *map(ast.unparse, (*node.args, *node.keywords))])
-            self.scope.fail(
-                called,
-                "super is not in the neuron language; call the base class by its name: "
-                f"Base.{method.attr}({given})",
-            )
+            name, word = self.base_with(method.attr), method.attr
+            said = f"call the base class by its name: {name}.{word}({given})"
+            ends = {"forward": "feedforward", "backward": "backpropagate"}.get(word)
+            if ends and any(
+                _calls_of_self(each, ends) for each in ast.walk(self.scope.source.tree)
+            ):
+                said = (
+                    f"{name}.{word} calls self.{ends} already, and so does this method: put what "
+                    f"both compute into a method of {name} that returns it, and call that"
+                )
+            self.scope.fail(called, f"super is not in the neuron language; {said}")
+
+    def base_with(self, method: str) -> str:
+        """The class whose method super() calls in the function that is being run; else Base."""
+        classes = () if self.scope.context is None else self.scope.context.cls.__mro__
+        running, bases = self.scope.source.function, iter(classes)
+        for cls in bases:
+            if any(each is running for each in vars(cls).values()):
+                break
+        found = (cls.__name__ for cls in bases if method in vars(cls) and cls is not Neuron)
+        return next(found, "Base")
 
     def numbers(self, values: list[Any], node: ast.Call) -> list[Node]:
         """The values of a call's arguments, all of which must be numbers."""
@@ -383,3 +399,8 @@ class Calls:
             return found if target is range else tuple(found)
         except (TypeError, ValueError) as error:  # range(2, 5, 0), zip(strict=True) of 2 lengths
             self.scope.fail(node, f"{ast.unparse(node)!r}: {error}")
+
+
+def _calls_of_self(node: ast.AST, word: str) -> bool:
+    """Whether the node is a call of self.word."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == f"self.{word}"

@@ -38,8 +38,10 @@ _ANOTHER = (
     "neuron, and noise is self.normal() there"
 )
 
-# The deepest nesting of calls: of a function in itself, and of any functions.
+# The deepest nesting of calls: of a function in itself, and of any functions; and the most calls of
+# one method, likewise: each is written out, and a recursion that branches doubles them each time.
 AGAIN, DEEP = 40, 80
+MOST_AGAIN, MOST = 1000, 10_000
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,25 @@ class Functions:
                 raise
             scope.fail(node, str(error))
         assert isinstance(source.tree, ast.FunctionDef)
-        if sum(each.tree is source.tree for each in scope.sources) > AGAIN:
+        n_around = sum(each.tree is source.tree for each in scope.sources)
+        if n_around > AGAIN:
             assert node is not None
             scope.fail(
                 node,
                 f"{function.__name__} calls itself more than {AGAIN} deep: what ends a recursion "
                 "must be a constant of the neuron, not a number of its messages",
+            )
+        scope.n_calls += 1
+        scope.n_again += n_around > 0
+        if scope.n_again > MOST_AGAIN or scope.n_calls > MOST:
+            assert node is not None
+            most = MOST_AGAIN if scope.n_again > MOST_AGAIN else MOST
+            of_itself = " of functions by themselves" * (most == MOST_AGAIN)
+            scope.fail(
+                node,
+                f"each call is written out, and these are more than {most:,} calls{of_itself}: a "
+                "function that calls the next on both sides of an if doubles them at each level; "
+                "choose the argument there, and call once",
             )
         names = self.bind(source, args, node)
         outer, path, call_sites = scope.frame, scope.path, scope.call_sites

@@ -141,7 +141,19 @@ class MessageLoops:
             if element is not None and not ir.contains(element, Op.CARRY):
                 if here is not None:
                     element = select(here, element, const(ir.IDENTITY[monoid]))
-                return ir.combine(monoid, start, reduce(monoid, "i", element))
+                found = reduce(monoid, "i", element)
+                if monoid not in ("any", "all") or ir.is_truth(start):
+                    return ir.combine(monoid, start, found)
+                if not any(me in n.args and n.op is not Op.SELECT for n in ir.walk(value)):
+                    # if c: found = True, where it was a number before
+                    sides = (const(1.0), start) if monoid == "any" else (start, const(0.0))
+                    return select(found, *sides)
+                self.scope.fail(
+                    place,
+                    f"{name!r} starts as a number, and each message makes it true or false: Python "
+                    "keeps the number where it decides. Start it with True, False or a condition, "
+                    f"as  {name} = number != 0",
+                )
         for monoid in ("max", "min"):
             if peel(value, me, monoid, lax=True) is not None:
                 self.scope.fail(

@@ -36,9 +36,7 @@ def instead_of(op: ast.operator) -> str:
 
 def _is_condition(node: Node) -> bool:
     """Whether the node is true or false, as far as is known inside a loop of carried variables."""
-    is_reduced = node.op is Op.REDUCE and node.value[0] in ("any", "all")
-    is_flag = node.op is Op.CONST and node.value in (0.0, 1.0)
-    return node.op in ir.BOOLEAN or is_reduced or is_flag or ir.contains(node, Op.CARRY)
+    return ir.is_truth(node) or ir.contains(node, Op.CARRY)
 
 
 @dataclass(frozen=True)
@@ -138,11 +136,13 @@ class Operators:
             for x, text in ((result, where), (value, part)):
                 if ir.contains(result, Op.CARRY) or ir.contains(value, Op.CARRY):
                     if not _is_condition(x):
+                        said = ast.unparse(text)
+                        is_open = isinstance(text, (ast.BoolOp, ast.IfExp))
                         self.scope.fail(
                             text,
                             f"{ast.unparse(node)!r} would keep the first of the messages that "
-                            f"decides, but they come in no order; {ast.unparse(text)!r} is a "
-                            f"number: write {ast.unparse(text)} != 0",
+                            f"decides, but they come in no order; {said!r} is a number: write "
+                            f"{f'({said})' if is_open else said} != 0",
                         )
             result = select(result, *((result, value) if is_or else (value, result)))
         return result

@@ -87,6 +87,16 @@ class Messages:
         return select(n > k, found, whole)
 
 
+def _key_of_numbers(name: str, node: ast.Call, key: ast.expr) -> str:
+    """The complaint about max(x, y, key=abs): what the neuron chooses, it chooses with an if."""
+    values = node.args if len(node.args) > 1 else getattr(node.args[0], "elts", [])
+    how = "choose with if and else"
+    if len(values) == 2 and isinstance(key, (ast.Name, ast.Attribute)):
+        (a, b), f = map(ast.unparse, values), ast.unparse(key)
+        how = f"write  {a} if {f}({a}) {'>=' if name == 'max' else '<='} {f}({b}) else {b}"
+    return f"key= is for messages, {name}(messages, key=lambda m: ...); of numbers {how}"
+
+
 def stop(x: Node) -> Node:
     return make(Op.STOP_GRADIENT, x)
 
@@ -105,6 +115,8 @@ class Orders:
         is_name = isinstance(first, (ast.Name, ast.Attribute))
         iterated = self.expressions.value(first) if first is not None and is_name else None
         key = node.keywords[0].value
+        if len(node.args) > 1 or isinstance(first, (ast.Tuple, ast.List)):
+            self.scope.fail(node, _key_of_numbers(name, node, key))
         own = key.args.args if isinstance(key, ast.Lambda) else []
         if not isinstance(iterated, MessagesRef) or len(node.keywords) > 1 or len(own) != 1:
             written = "m.input * m.weight"
@@ -132,8 +144,8 @@ class Orders:
         takes_k = name != "median"
         each = "m.input * m.weight for m in messages"
         example = f"{name}(3, ({each}))" if takes_k else f"{name}({each})"
-        args = node.args
-        if len(args) != 1 + takes_k or node.keywords or not isinstance(args[-1], ast.GeneratorExp):
+        args, comprehensions = node.args, (ast.GeneratorExp, ast.ListComp)
+        if len(args) != 1 + takes_k or node.keywords or not isinstance(args[-1], comprehensions):
             self.scope.fail(node, f"write  horn.math.{example}")
         [comp, *others] = args[-1].generators
         iterated = self.expressions.value(comp.iter)

@@ -71,7 +71,8 @@ class Scope:
 
     kind : "forward", "backward", "interlayer" or "loss". context : None for a plain function.
     sources, call_sites : of the functions that are being run, the innermost last. rounds : of the
-    loops over constants, likewise. drawn : where each draw was made, its calls, place and rounds.
+    loops over constants, likewise. n_calls, n_again : the calls of functions so far, and those by
+    themselves. drawn : where each draw was made, its calls, place and rounds.
     """
 
     def __init__(self, context: NeuronContext | None, kind: str) -> None:
@@ -81,6 +82,7 @@ class Scope:
         self.call_sites: tuple[tuple[str, int, int], ...] = ()
         self.rounds: tuple[int, ...] = ()
         self.drawn: dict[tuple[Op, Any], tuple[Any, ...]] = {}
+        self.n_calls = self.n_again = 0
         self.path: Path = ()
         self.in_loop = False  # over messages
         self.loop_depth = 0  # the number of calls around that loop

@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+import horn
 from horn import math
 from horn.errors import CompileError
 from horn.ir import Op, leaf, reduce
-from horn.language import parse
+from horn.language import functions, parse
 from horn.mistakes import NOT_IN_MATH
 from tests.language import texts
 
@@ -246,3 +247,103 @@ def test_a_forgotten_self_or_message_is_recognised(tmp_path, line: str, said: st
     with pytest.raises(CompileError) as caught:
         texts.forward(made.N)
     assert said in caught.value.problem and "interpreted" not in caught.value.problem
+
+
+def fails(tmp_path, text: str) -> str:
+    with pytest.raises(CompileError) as raised:
+        texts.forward(texts.module(tmp_path, texts.source(text)).N)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("start", ["2.0", "sum(m.input for m in messages)", "self.kept"])
+@pytest.mark.parametrize("word", ["or", "and"])
+def test_a_number_that_decides_before_the_messages_is_made_a_condition(tmp_path, start, word):
+    """Python keeps 2.0 of  2.0 or m.input > 0.0; of a condition it keeps what all compute with."""
+    lines = [f"found = {start}", "for m in messages:", f"    found = found {word} m.input > 0.0"]
+    kept, sends = "kept = horn.State(0.5)\n", "self.feedforward(found + 0.0)"
+    said = fails(tmp_path, kept + forward(*lines, sends))
+    assert "as  found = number != 0" in said and f"found = found {word} m.input > 0.0" in said
+    lines[0] = f"found = ({start}) != 0"
+    texts.forward(texts.module(tmp_path, texts.source(kept + forward(*lines, sends))).N)
+
+
+def test_what_is_compared_with_0_stands_in_brackets(tmp_path):
+    lines = ["seen = False", "for m in messages:", "    seen = seen or (m.input and m.weight > 0)"]
+    sends = "self.feedforward(1.0 if seen else 0.0)"
+    remedy = "(m.input and m.weight > 0) != 0"
+    assert fails(tmp_path, forward(*lines, sends)).endswith(f"write {remedy}")
+    lines[-1] = f"    seen = seen or {remedy}"
+    texts.forward(texts.module(tmp_path, texts.source(forward(*lines, sends))).N)
+
+
+def test_an_order_of_a_list_of_messages_is_one_of_messages(tmp_path):
+    found = []
+    for each in ("(m.input for m in messages)", "[m.input for m in messages]"):
+        text = forward(f"self.feedforward(horn.math.smallest(1, {each}))")
+        found.append(texts.forward(texts.module(tmp_path, texts.source(text)).N).output)
+    assert found[0] is found[1]
+
+
+@pytest.mark.parametrize("given", ["z, 0.1", "(z, 0.1)"])
+@pytest.mark.parametrize("name, sign", [("max", ">="), ("min", "<=")])
+def test_numbers_with_a_key_are_chosen_with_an_if(tmp_path, name, sign, given):
+    z, remedy = "z = sum(m.input for m in messages)", f"z if abs(z) {sign} abs(0.1) else 0.1"
+    said = fails(tmp_path, forward(z, f"self.feedforward({name}({given}, key=abs))"))
+    assert said.endswith(f"of numbers write  {remedy}")
+    texts.forward(texts.module(tmp_path, texts.source(forward(z, f"self.feedforward({remedy})"))).N)
+
+
+@pytest.mark.parametrize("calls, most", [("halve", "1,000"), ("other", "500")])
+def test_calls_that_double_at_each_level_are_refused_before_they_take_minutes(
+    tmp_path, monkeypatch, calls, most
+):
+    """The remedy calls once, and is compiled."""
+    monkeypatch.setattr(functions, "MOST", functions.MOST if calls == "halve" else 500)
+    z = "z = sum(m.input for m in messages)"
+
+    def methods(body: str) -> str:
+        if calls == "halve":
+            names = ["halve"]
+            before = ["    if n == 0:", "        return z"]
+        else:
+            names, before = [f"halve{k}" for k in range(15)], []
+        found = forward(z, f"self.feedforward(self.{names[0]}(z, 14))")
+        for name, after in zip(names, [*names[1:], names[0]], strict=True):
+            last = calls == "other" and after == names[0]
+            lines = ["    return z"] if last else [*before, body.replace("halve", after)]
+            found += f"\ndef {name}(self, z, n):\n" + "\n".join(lines)
+        return found
+
+    twice = (
+        "    if z > 1.0:\n        return self.halve(0.5 * z, n - 1)\n"
+        "    return self.halve(z + 0.1, n - 1)"
+    )
+    assert f"these are more than {most} calls" in fails(tmp_path, methods(twice))
+    once = "    return self.halve(0.5 * z if z > 1.0 else z + 0.1, n - 1)"
+    texts.forward(texts.module(tmp_path, texts.source(methods(once))).N)
+
+
+def test_super_is_answered_with_the_class_that_is_meant():
+    class Plain(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(self.one(m, 1.0) for m in messages))
+
+        def one(self, m, c):
+            return c * m.input * m.weight
+
+    class Between(Plain):
+        pass
+
+    class Scaled(Between):
+        def one(self, m, c):
+            return super().one(m, 2.0 * c)
+
+    class Again(Between):
+        def forward(self, messages):
+            super().forward(messages)
+            self.feedforward(2.0 * self.output)
+
+    with pytest.raises(CompileError, match=r"by its name: Plain\.one\(self, m, 2\.0 \* c\)"):
+        texts.forward(Scaled)
+    with pytest.raises(CompileError, match="Plain.forward calls self.feedforward already, and so"):
+        texts.forward(Again)

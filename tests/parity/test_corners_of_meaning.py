@@ -313,3 +313,53 @@ def test_a_sum_of_gradients_that_are_infinite_warns_of_nothing(backend):
     for dtype in ("float32", "float64"):
         made = engine(net, data, ADAM, backend=backend, target="targets", dtype=dtype)
         assert not np.isfinite(step(made, 3))
+
+
+class Flags(horn.Neuron):
+    """What one message decides, as Python programs say it, on both sides of the condition."""
+
+    def forward(self, messages):
+        seen, quiet, level, rest = False, True, 0.5, self.index + 2.0
+        for m in messages:
+            if m.input > 1.0:
+                seen = True
+                level = 1.0
+            elif m.weight > 0.0:
+                quiet = quiet and m.input < 0.6
+            if m.input < -1.0:
+                if m.weight > 0.0:
+                    quiet = False
+            else:
+                seen = seen or m.weight > 0.9
+            rest = 0.0 if m.input > 2.0 else rest
+        self.feedforward(seen + 10.0 * quiet + 100.0 * level + 1000.0 * rest)
+
+
+class GuardedExtremes(horn.Neuron):
+    def forward(self, messages):
+        best, least, nested = -9.0, 9.0, -9.0
+        for m in messages:
+            v = m.input * m.weight
+            if m.input > 0.0 and v > best and m.weight > -0.5:
+                best = v
+            least = least if m.input > 0.0 or v >= least else v
+            if m.input > 0.0:
+                if nested < v:
+                    nested = v
+        self.feedforward(best + 10.0 * least + 100.0 * nested)
+
+
+@pytest.mark.parametrize("neuron", [Flags, GuardedExtremes])
+@pytest.mark.parametrize("backend", COMPILED)
+def test_what_an_if_keeps_of_the_messages_is_the_interpreters(backend, neuron):
+    net = horn.Network(seed=3)
+    net.input(3)
+    net.layer(4, neuron=neuron)
+    net.output(1, loss="squared_error")
+    x = np.random.default_rng(2).normal(0.0, 1.5, (12, 3))
+    data = horn.data.Dataset(x, np.ones((12, 1)))
+    expected, got = (
+        probe(engine(net, data, backend=b, target="targets"), 12) for b in ("python", backend)
+    )
+    assert len(np.unique(expected["layer1.output"])) > 10
+    assert_same(got, expected)
