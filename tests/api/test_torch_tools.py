@@ -84,7 +84,7 @@ def check(called, model, x):
 
 
 def traced(module, x):
-    with pytest.warns(FutureWarning):  # torch.jit is deprecated, and says so
+    with pytest.warns((DeprecationWarning, FutureWarning)):  # torch.jit says that it is deprecated
         return torch.jit.trace(module, torch.tensor(x), strict=False)
 
 
