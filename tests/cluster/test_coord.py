@@ -182,13 +182,14 @@ def test_what_kazoo_says_again_and_again_is_said_once_a_minute():
     log = logging.getLogger("horn.coordination.session.kazoo")
     logged = []
     for at in (0.0, 0.3, 59.0, 61.0, 61.2, 50.0):  # the clock is set back
-        for text in ("Connection dropped", "Connecting to zk1"):
+        for text in ("Connection dropped", "Session has expired", "Connecting to zk1"):
             record = log.makeRecord(log.name, logging.WARNING, "", 0, text, (), None)
             record.created = 1e9 + at
             if log.filter(record):
                 logged.append((at, text.split()[0]))
     assert [at for at, word in logged if word == "Connection"] == [0.0, 61.0, 50.0]
-    assert [at for at, word in logged if word == "Connecting"] == [0.0, 61.0, 50.0]
+    assert [at for at, word in logged if word == "Session"] == [0.0, 61.0, 50.0]
+    assert len(logged) == 6  # nothing of where it connects to: the line says "use_ssl: False" of TLS
 
 
 def test_a_folder_of_the_hosts_that_is_missing_is_named_with_what_to_do(
