@@ -189,7 +189,7 @@ def test_what_kazoo_says_again_and_again_is_said_once_a_minute():
                 logged.append((at, text.split()[0]))
     assert [at for at, word in logged if word == "Connection"] == [0.0, 61.0, 50.0]
     assert [at for at, word in logged if word == "Session"] == [0.0, 61.0, 50.0]
-    assert len(logged) == 6  # nothing of where it connects to: the line says "use_ssl: False" of TLS
+    assert len(logged) == 6  # not where it connects to, which says "use_ssl: False" of TLS
 
 
 def test_a_folder_of_the_hosts_that_is_missing_is_named_with_what_to_do(
