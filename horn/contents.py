@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 from horn import layer_costs, terminal
-from horn.layers import EDGE_ARRAYS
 
 
 def row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list[str]:
@@ -30,7 +29,7 @@ def row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list
 
 
 def _n_parameters(layer: dict[str, Any], shapes: dict[str, list[int]]) -> int:
-    ends = tuple(f"/{part}" for part in EDGE_ARRAYS)
+    ends = tuple(f"/{part}" for part in layer_costs.EDGE_ARRAYS)
     own = (name for name in shapes if name.startswith(layer["name"] + "."))
     return sum(math.prod(shapes[name]) for name in own if not name.endswith(ends))
 

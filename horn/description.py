@@ -23,7 +23,8 @@ from horn.connections.tied import Tied
 from horn.delays import MAX_STEPS
 from horn.errors import ModelError
 from horn.initializers import Initializer, Unsaved
-from horn.layers import EDGE_ARRAYS, Connects, InputNeuron, Layer, Link, later
+from horn.layer_costs import EDGE_ARRAYS
+from horn.layers import Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric
 from horn.network import Network

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+# The arrays of a link's synapses in a model file, by the ends of their names.
+EDGE_ARRAYS = ("indptr", "indices", "weight")
+
 
 class LayerCost(NamedTuple):
     """The costs of one layer. synapses : messages of one sample, weighted or not."""

@@ -37,8 +37,6 @@ from horn.neuron import (
     weights_of,
 )
 
-# The arrays of a link's synapses in a model file: the ends of their names, behind "/".
-EDGE_ARRAYS = ("indptr", "indices", "weight")
 Interlayer = Callable[[Any], Any]
 Connects = Connection | PlacedConnection
 Heard: TypeAlias = "Layer | Delayed"

@@ -136,12 +136,22 @@ class NeededModule:
         if text := import_of(name, value, self.namespace):
             self.imports.append(text)
         elif isinstance(value, (type, types.FunctionType)):
+            if value.__name__ != name:  # a loop's variable, as an example
+                raise self.said_by_none(name, value)
             raise ModelError(
                 f"{name!r} ({type(value).__name__}) is read in {Path(self.file).name}, which does "
                 f"not define it: it was run there as a text, by exec, say, or put there through "
                 f"globals(); define it in that file"
             )
         return []
+
+    def said_by_none(self, name: str, value: Any) -> ModelError:
+        """The complaint of a function or class that no statement gives a name."""
+        return ModelError(
+            f"{name} is now {getattr(value, '__qualname__', value)}, but no statement of "
+            f"{Path(self.file).name} says so, run again with what it reads now; write  "
+            f"{name} = ...  as one of its own"
+        )
 
     def run(self) -> list[int | list[int]]:
         """The statements to run, by their first lines; where several share one, by column, too."""

@@ -7,7 +7,8 @@ from typing import Any
 
 from horn.delays import MAX_STEPS, hears_reversed
 from horn.errors import ModelError, is_whole
-from horn.layers import EDGE_ARRAYS, Layer
+from horn.layer_costs import EDGE_ARRAYS
+from horn.layers import Layer
 from horn.mistakes import is_function
 from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
 

@@ -313,11 +313,7 @@ class SourceCapture:
                         self._need_import(needed, statement)
             _check_said(needed, name, value, statements)
             if needed.is_unsaid(name, value, statements):
-                raise ModelError(
-                    f"{name} is now {getattr(value, '__qualname__', value)}, but no statement of "
-                    f"{Path(needed.file).name} says so, run again with what it reads now; write  "
-                    f"{name} = ...  as one of its own"
-                )
+                raise needed.said_by_none(name, value)
             for statement in statements:
                 if place_of(statement) in needed.places:
                     continue

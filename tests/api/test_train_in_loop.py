@@ -75,8 +75,23 @@ def test_tasks_make_the_class_of_a_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
-def test_what_else_a_statement_that_trains_defines_is_told_to_move(tmp_path: Path) -> None:
+def test_a_function_of_a_statement_that_trains_is_kept_too(tmp_path: Path) -> None:
+    """Each model keeps the one that it was trained with, whatever the loop has made since."""
     function = "\n    def bent(z):\n        return k * z"
-    done = ran(tmp_path, SCRIPT + AROUND["for"] + function + CLASS + CHECK)
+    kept = CLASS + "    np.save(f'{k}.npy', models[k].predict(x))\n"
+    done = ran(tmp_path, SCRIPT + AROUND["for"] + function + kept + CHECK)
+    assert done.returncode == 0, done.stderr
+    check = "import horn, numpy as np\nx = np.random.default_rng(1).normal(size=(8, 4))\n"
+    for k in (0.1, 0.5):
+        check += f"found = horn.Model.load('{k}.horn').predict(x)\n"
+        check += f"np.testing.assert_array_equal(found, np.load('{k}.npy'))\n"
+    done = ran(tmp_path, check)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.cluster
+def test_what_else_a_statement_that_trains_makes_is_told_to_move(tmp_path: Path) -> None:
+    thing = "class Scale:\n    k = 2.0\n" + AROUND["for"] + "\n    scale = Scale()"
+    done = ran(tmp_path, SCRIPT + thing + CLASS.replace("bent(", "scale.k * bent(") + CHECK)
     assert done.returncode == 1
     assert "define the classes in a loop or statement of their own, and train in" in done.stderr
