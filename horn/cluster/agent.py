@@ -2,8 +2,8 @@
 
 It runs no user code: a job runner per job does. All its processes end with it, however it ends.
 After five sixths of the session time without ZooKeeper it ends its tasks, before others can have
-their places; then it registers again. If it stands still itself, its job runners end at that time:
-its lease, which each answer of ZooKeeper extends, is over then. docs/notes/0060.
+their places; then it registers again. If it stands still itself, its job runners end soon after
+that time: its lease, which each answer of ZooKeeper extends, is over then. docs/notes/0060, 0199.
 """
 
 from __future__ import annotations
@@ -304,12 +304,20 @@ class Agent:
         if not reply.reason:
             self._sure_at = max(self._sure_at, asked_at)
             for run in list(self.runs.values()):
-                run.extend(self._lease_ends)
+                self._extend(run)
 
     @property
     def _lease_ends(self) -> float:
         """Until when nobody else can have this agent's place, whatever happens to it."""
         return self._sure_at + self.coord.session_s * FENCE
+
+    def _extend(self, run: JobRun) -> None:
+        """Send a job runner the lease, a little longer: an agent that is cut off ends it first, and
+        says why. Not one that is over, as before the first answer of a ZooKeeper that came back.
+        """
+        until = self._lease_ends + self.coord.session_s * BEAT / 2
+        if time.monotonic() < until:
+            run.extend(until)
 
     def _is_cut_off(self) -> bool:
         return self._suspended and time.monotonic() > self._lease_ends
@@ -348,7 +356,7 @@ class Agent:
             runner = None
         try:
             run.begin(runner or self._runner(0), assignment)  # its tasks are known by now
-            run.extend(self._lease_ends)
+            self._extend(run)
         except (HornError, OSError) as error:  # no room for its log
             self._cannot_begin(run, error)
 

@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +23,15 @@ from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
 from horn.cluster.fetching import fetch_all
+from horn.cluster.master import RUN, HostOrder
 from horn.cluster.packing import PackedJob
 from horn.cluster.resume import resume
+from horn.cluster.runners import JobRun
 from horn.cluster.scheduler import ResourceRequest
 from horn.cluster.store import PROGRESS
 from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
-from horn.coordination.records import Znode
+from horn.coordination.records import Reply, Znode
 from horn.errors import AccessDenied, JobError, NotFound
 from horn.rpc.call import ServiceFailed
 from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive, restartable
@@ -572,6 +576,25 @@ def test_an_agent_whose_service_has_ended_is_not_registered_any_more(
         with pytest.raises(ServiceFailed, match="service of a at .* has ended by a bug"):
             ended.result()
         wait_until(lambda: not client.workers())
+
+
+def test_a_job_that_begins_before_zookeeper_has_answered_again_is_sent_no_lease_that_is_over(
+    cluster_of: Agents, monkeypatch: pytest.MonkeyPatch
+):
+    """It ended at once, as if its agent stood still, and was started once more."""
+    agent = Agent(HostCapacity(cluster_of.hosts, 1, name="a", folder=cluster_of.folder / "a"))
+    monkeypatch.setattr(agent, "coord", SimpleNamespace(session_s=6.0), raising=False)
+    run = JobRun("job", HostOrder(1, RUN, {}), 0)
+    sent: list[float] = []
+    monkeypatch.setattr(run, "extend", sent.append)
+    agent.runs["job"] = run
+    now = time.monotonic()
+    agent._sure_at = now - 10.0
+    agent._extend(run)
+    assert sent == []
+    agent._answered(now, Reply())
+    agent._stack.close()
+    assert sent == [pytest.approx(now + 5.25)]
 
 
 def test_while_zookeeper_is_gone_tasks_end_and_afterwards_the_job_goes_on(
