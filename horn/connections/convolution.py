@@ -12,19 +12,9 @@ from horn.errors import ModelError
 from horn.mistakes import teaches
 
 
-@teaches
 @dataclass(frozen=True)
-class Convolution(Windows):
-    """``channels`` maps: each has a neuron at every position that receives a window, with the same
-    weights everywhere. Bias and Parameters are one per map, too.
-
-    kernel, stride, dilation : a number, or one per dimension of the layer below, whose shape is
-    (n, channels) or (height, width, channels). padding : "valid", "same", or the number of
-    positions outside at each end, which send no messages. groups : the channels below are split
-    into so many groups, and each map receives one of them.
-
-    The weights are an array (channels, *kernel, channels below / groups).
-    """
+class SharedWindows(Windows):
+    """Windows of ``channels`` maps with the same weights at all positions."""
 
     channels: int
     kernel: int | Sizes
@@ -38,15 +28,34 @@ class Convolution(Windows):
         whole(self, "groups")
         super().__post_init__()
 
+    def check_groups(self, below: int, where: str) -> None:
+        """Check that groups deal out all channels. Raises ModelError."""
+        if below % self.groups or self.channels % self.groups:
+            raise ModelError(
+                f"{where}: {type(self).__name__}: groups={self.groups} must divide the {below} "
+                f"channels below and the {self.channels} maps"
+            )
+
+
+@teaches
+@dataclass(frozen=True)
+class Convolution(SharedWindows):
+    """``channels`` maps: each has a neuron at every position that receives a window, with the same
+    weights everywhere. Bias and Parameters are one per map, too.
+
+    kernel, stride, dilation : a number, or one per dimension of the layer below, whose shape is
+    (n, channels) or (height, width, channels). padding : "valid", "same", or the number of
+    positions outside at each end, which send no messages. groups : the channels below are split
+    into so many groups, and each map receives one of them.
+
+    The weights are an array (channels, *kernel, channels below / groups).
+    """
+
     def at(self, below: Sizes, where: str) -> Placed:
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         taps = self.taps(below, where)
         n, maps, groups = below[-1], self.channels, self.groups
-        if n % groups or maps % groups:
-            raise ModelError(
-                f"{where}: Convolution: groups={groups} must divide the {n} channels below and the "
-                f"{maps} maps"
-            )
+        self.check_groups(n, where)
         each = n // groups
         first = np.arange(maps) // (maps // groups) * each
         kernel = self._each("kernel", len(taps.space))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.convolution import Convolution
-from horn.connections.windows import Sizes, Windows, whole
+from horn.connections.convolution import Convolution, SharedWindows
+from horn.connections.windows import Sizes
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
 
 @teaches
 @dataclass(frozen=True)
-class TransposedConvolution(Windows):
+class TransposedConvolution(SharedWindows):
     """``channels`` maps, larger by ``stride`` than the layer below: each neuron of that sends to a
     window of every map, with the same weights everywhere. A neuron receives what the windows send
     in which it lies. Bias and Parameters are one per map.
@@ -28,18 +28,6 @@ class TransposedConvolution(Windows):
 
     The weights are an array (channels below, *kernel, channels / groups).
     """
-
-    channels: int
-    kernel: int | Sizes
-    stride: int | Sizes = 1
-    padding: str | int | Sizes = "valid"
-    dilation: int | Sizes = 1
-    groups: int = 1
-
-    def __post_init__(self) -> None:
-        whole(self, "channels")
-        whole(self, "groups")
-        super().__post_init__()
 
     def back(self, below: Sizes) -> Convolution:
         """The convolution from the maps to a layer of shape ``below``: it owns the windows."""
@@ -73,11 +61,7 @@ class TransposedConvolution(Windows):
     def at(self, below: Sizes, where: str) -> Placed:
         """The synapses from a layer of shape ``below``; errors begin with ``where``."""
         shape, maps = self.shape(below, where), below[-1]
-        if maps % self.groups or self.channels % self.groups:
-            raise ModelError(
-                f"{where}: TransposedConvolution: groups={self.groups} must divide the {maps} "
-                f"channels below and the {self.channels} maps"
-            )
+        self.check_groups(maps, where)
         back = self.back(below)
         edges = back.at(shape, where).edges
         assert edges is not None
