@@ -1,6 +1,7 @@
 """One module of the user's, and those of its statements that are needed elsewhere.
 
-It reads syntax trees alone. ``horn.sources`` finds the needed names, and saves and runs the source.
+Which of them made what a name has now, as values and syntax trees tell. ``horn.sources`` finds the
+needed names, and saves and runs the source.
 """
 
 from __future__ import annotations
@@ -16,26 +17,41 @@ import sys
 import threading
 import types
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from horn import texts
 from horn.errors import ModelError
 from horn.plain_values import Scalar, encoded, is_plain
+from horn.statements import (
+    AROUND,
+    ASSIGNMENTS,
+    DEFINED,
+    DEFINITIONS,
+    IMPORTS,
+    attributes_said,
+    attributes_set,
+    bound_by,
+    called_by,
+    defines,
+    ended,
+    first_line,
+    flat,
+    is_whole,
+    names_in,
+    place_of,
+    replaces,
+    statements_of,
+    targets_of,
+    without_docstrings,
+)
 
 CAPTURED = "horn_source_"  # the prefix of the names of captured modules
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-IMPORTS = (ast.Import, ast.ImportFrom)
-_ASSIGNMENTS = (ast.Assign, ast.AugAssign, ast.AnnAssign)
-_AROUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
-_DEFINED = (*DEFINITIONS, *IMPORTS)
-_DECORATORS = ("staticmethod", "classmethod", "property")  # they leave the function what it is
 _PURE = (  # expressions that may be computed again at any time
     ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Slice, ast.IfExp, ast.Compare,
     ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Dict, ast.List, ast.Tuple, ast.Lambda,
 )  # fmt: skip
-_MAIN = ("__name__ == '__main__'", "'__main__' == __name__")
 
 
 class NeededModule:
@@ -57,14 +73,14 @@ class NeededModule:
         found = statements_of(self.tree) if main else self.tree.body
         first, last = self._to_come()
         self.statements = [s for s in found if not first < s.lineno <= last]
-        self._set = {a for s in self.statements for a in _attributes_set(s) if self._is_kept(*a)}
+        self._set = {a for s in self.statements for a in attributes_set(s) if self._is_kept(*a)}
         self._bound = [
-            (_bound(s) if isinstance(s, _ASSIGNMENTS) else _bound(s, self._set), s)
+            (bound_by(s) if isinstance(s, ASSIGNMENTS) else bound_by(s, self._set), s)
             for s in self.statements
         ]
-        variables = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
+        variables = {n for names, s in self._bound if not isinstance(s, DEFINED) for n in names}
         for names, statement in self._bound:
-            names |= _asked(statement) & variables
+            names |= called_by(statement) & variables
         self.bound = {name for names, _ in self._bound for name in names if name != "*"}
 
     def _to_come(self) -> tuple[float, float]:
@@ -193,9 +209,9 @@ class NeededModule:
         earlier = [*itertools.takewhile(lambda s: made not in flat([s]), found)]
         around, *rest = found[len(earlier) :]
         inside = (s for s in flat([around]) if place_of(s) > place_of(made))
-        later = [s for s in inside if not isinstance(s, _AROUND) and name in _bound(s, self._set)]
-        later += [s for s in rest if not (isinstance(s, _AROUND) and _replaces(s, name))]
-        return earlier, [made, *itertools.takewhile(lambda s: not _is_whole(s, name), later)]
+        later = [s for s in inside if not isinstance(s, AROUND) and name in bound_by(s, self._set)]
+        later += [s for s in rest if not (isinstance(s, AROUND) and replaces(s, name))]
+        return earlier, [made, *itertools.takewhile(lambda s: not is_whole(s, name), later)]
 
     def _makes(self, statement: ast.stmt, name: str, value: type | types.FunctionType) -> bool:
         """Whether a statement made the function or class that a name has now, by its place."""
@@ -207,7 +223,7 @@ class NeededModule:
                 (a.asname or a.name) == name and getattr(origin, a.name, None) is value
                 for a in statement.names
             )
-        if not isinstance(statement, ast.Assign) or not _defines(statement, name, alias=True):
+        if not isinstance(statement, ast.Assign) or not defines(statement, name, alias=True):
             return False
         if isinstance(statement.value, ast.Lambda):
             return isinstance(value, types.FunctionType) and self.is_of(value, statement.value)
@@ -261,16 +277,16 @@ class NeededModule:
         made = statements[-1]
         if isinstance(made, ast.FunctionDef):
             return not made.decorator_list
-        if isinstance(made, ast.Assign) and _defines(made, name, alias=True):
+        if isinstance(made, ast.Assign) and defines(made, name, alias=True):
             if isinstance(made.value, ast.Name):  # another definition of that name, since
                 others = self.binding(made.value.id)
                 return all(isinstance(s, ast.FunctionDef) for s in others) and not any(
                     self.is_of(value, other) for other in others
                 )
             is_lambda = isinstance(made.value, ast.Lambda)
-            return is_lambda or (is_here and _is_whole(made, name) and self._is_pure(made.value))
+            return is_lambda or (is_here and is_whole(made, name) and self._is_pure(made.value))
         is_global = self.namespace.get(value.__name__) is value
-        return isinstance(made, _AROUND) and is_global
+        return isinstance(made, AROUND) and is_global
 
     def is_said(self, function: types.FunctionType, said: ast.AST | None) -> bool:
         """Whether a function is what a definition or an expression of this text gives."""
@@ -302,7 +318,7 @@ class NeededModule:
                 while key in found:  # defined twice
                     key += "'"
                 found[key] = text
-        plain = {n for names, s in self._bound if not isinstance(s, _DEFINED) for n in names}
+        plain = {n for names, s in self._bound if not isinstance(s, DEFINED) for n in names}
         known = self.done & (plain | self.constants.keys())
         values = {n: self.namespace[n] for n in known if n in self.namespace}
         return found, values
@@ -424,36 +440,13 @@ class TypedModule(NeededModule):
         if isinstance(value, (type, types.FunctionType)):
             code = texts.code_of(value)
             before, after = self._span(texts.text_of(code, self.namespace) if code else "")
-            own = [s for s in found if before < s.lineno <= after and _defines(s, name)]
+            own = [s for s in found if before < s.lineno <= after and defines(s, name)]
             later = itertools.takewhile(
-                lambda s: not _is_whole(s, name), (s for s in found if s.lineno > after)
+                lambda s: not is_whole(s, name), (s for s in found if s.lineno > after)
             )
             # What sets attributes that are no plain values runs again: those are kept as they are.
-            found = [*own, *(s for s in later if name in _bound(s, self._set))] if own else found
-        return found[max((k for k, s in enumerate(found) if _is_whole(s, name)), default=0) :]
-
-
-def _defines(statement: ast.stmt, name: str, alias: bool = False) -> bool:
-    """Whether what a statement makes is what the name gets, and not another name's. alias :
-    whether it gives that name, and no other, a value, which may be another's.
-    """
-    targets = _targets(statement)
-    if alias:
-        return [t.id if isinstance(t, ast.Name) else "" for t in targets] == [name]
-    if not any(isinstance(target, ast.Name) and target.id == name for target in targets):
-        return True
-    return isinstance(getattr(statement, "value", None), ast.Lambda) and len(targets) == 1
-
-
-def _is_whole(statement: ast.stmt, name: str) -> bool:
-    """Whether a statement binds a name to a new value, independent of its old one."""
-    if not isinstance(statement, ast.Assign):
-        return isinstance(statement, _DEFINED)
-    changed = (
-        each for target in statement.targets for each in ast.walk(target)
-        if isinstance(each, (ast.Attribute, ast.Subscript))
-    )  # fmt: skip
-    return not any(name in _names(each) for each in (statement.value, *changed))
+            found = [*own, *(s for s in later if name in bound_by(s, self._set))] if own else found
+        return found[max((k for k, s in enumerate(found) if is_whole(s, name)), default=0) :]
 
 
 def _makes_functions(function: types.FunctionType) -> bool:
@@ -478,11 +471,6 @@ def _held(function: types.FunctionType) -> list[Any]:
     return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
-def _replaces(statement: ast.stmt, name: str) -> bool:
-    """Whether a statement, or one inside, may bind a name to a new value."""
-    return any(_is_whole(s, name) and name in _bound(s) for s in flat([statement]))
-
-
 def unsaid_method(
     needed: NeededModule, name: str, value: type, statements: Sequence[ast.stmt]
 ) -> tuple[str, str]:
@@ -493,12 +481,12 @@ def unsaid_method(
     if made is None:
         return "", ""
     later = statements[statements.index(made) + 1 :]
-    if any(name in _names(t) for s in later for t in _targets(s) if isinstance(t, ast.Name)):
+    if any(name in names_in(t) for s in later for t in targets_of(s) if isinstance(t, ast.Name)):
         return "", ""  # the name is another's
-    said = _attributes_said(name, made, later)
+    said = attributes_said(name, made, later)
     # Metaclasses and decorators, as Enum's and ABC's, may add methods.
     is_as_written = type(value) is type and not made.decorator_list and not made.keywords
-    plain = (*_DEFINED, *_ASSIGNMENTS, ast.Expr, ast.Pass)
+    plain = (*DEFINED, *ASSIGNMENTS, ast.Expr, ast.Pass)
     is_plain_body = all(isinstance(part, plain) for part in made.body)
     for attribute, method in vars(value).items():
         function = _function_of(method)
@@ -521,59 +509,6 @@ def _function_of(method: Any) -> types.FunctionType | None:
     for part in ("__func__", "fget"):
         method = getattr(method, part, method)
     return method if isinstance(method, types.FunctionType) else None
-
-
-def _attributes_said(
-    name: str, made: ast.ClassDef, later: Iterable[ast.stmt]
-) -> dict[str, ast.AST | None]:
-    """What the attributes of a class are by its own text and by later statements: a definition, an
-    expression, or None for what only running it would tell.
-    """
-    found: dict[str, ast.AST | None] = {}
-
-    def bind(statement: ast.stmt, own: Callable[[ast.AST | None], str | None]) -> None:
-        """own : of an expression that is an attribute of the class its name, else None."""
-        pairs = [(own(target), value) for target, value in _pairs(statement)]
-        now = [(target, found.get(own(value) or "", value)) for target, value in pairs]
-        found.update((target, value) for target, value in now if target is not None)
-
-    for part in made.body:
-        if isinstance(part, _ASSIGNMENTS):
-            bind(part, lambda each: each.id if isinstance(each, ast.Name) else None)
-        elif isinstance(part, DEFINITIONS):
-            is_plain_one = all(ast.unparse(d) in _DECORATORS for d in part.decorator_list)
-            found[part.name] = part if is_plain_one else None
-        else:
-            found |= dict.fromkeys(_bound(part))
-    for part in later:
-        if isinstance(part, _ASSIGNMENTS):
-            bind(
-                part,
-                lambda each: (
-                    each.attr
-                    if isinstance(each, ast.Attribute) and _attribute(each) == (name, each.attr)
-                    else None
-                ),
-            )
-        else:
-            found |= {attribute: None for of, attribute in _attributes_set(part) if of == name}
-    return found
-
-
-def _pairs(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """(target, value) of an assignment; None for a value that no single expression says."""
-    if not isinstance(statement, ast.Assign):
-        value = statement.value if isinstance(statement, ast.AnnAssign) else None
-        yield from ((target, value) for target in _targets(statement))
-        return
-    several = (ast.Tuple, ast.List)
-    for target in statement.targets:
-        if not isinstance(target, several):
-            yield target, statement.value
-            continue
-        values = statement.value.elts if isinstance(statement.value, several) else ()
-        same = len(values) == len(target.elts)
-        yield from zip(target.elts, values if same else [None] * len(target.elts), strict=True)
 
 
 def import_of(name: str, value: Any, namespace: dict[str, Any]) -> str:
@@ -640,187 +575,3 @@ def _given(thing: Any) -> dict[str, Any]:
     values = [getattr(thing, name, None) for name in names]
     known = [(k, v) for k, v in enumerate(values) if isinstance(v, Scalar) and v is not None]
     return {str(k): v for k, v in known} | {names[k]: v for k, v in known}
-
-
-def with_numbers(node: Any, numbers: Mapping[str, Any]) -> Any:
-    """Replace the names in a definition by those numbers."""
-    if not numbers or not isinstance(node, (*DEFINITIONS, ast.Lambda)):
-        return node
-    node = copy.deepcopy(node)
-    if isinstance(node, ast.ClassDef):
-        for k, part in enumerate(node.body):
-            if isinstance(part, DEFINITIONS):
-                node.body[k] = with_numbers(part, _of(part.name, numbers))
-            elif isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
-                names = [t.id for t in _targets(part) if isinstance(t, ast.Name)]
-                if len(names) == len(_targets(part)) == 1:
-                    part.value = _number(numbers.get(names[0], ...), part.value)
-                    _write(part.value, _of(names[0], numbers))
-        return node
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    for k, one in enumerate(positional[len(positional) - len(given.defaults) :]):
-        given.defaults[k] = _number(numbers.get(one.arg, ...), given.defaults[k])
-    for k, (one, value) in enumerate(zip(given.kwonlyargs, given.kw_defaults, strict=True)):
-        given.kw_defaults[k] = value and _number(numbers.get(one.arg, ...), value)
-    return node
-
-
-def _of(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries whose names begin with a name and a point, without this prefix."""
-    return {n.removeprefix(f"{name}."): v for n, v in numbers.items() if n.startswith(f"{name}.")}
-
-
-def _write(call: ast.expr, numbers: Mapping[str, Any]) -> None:
-    """Write numbers into the arguments of a call, by name and by place."""
-    if isinstance(call, ast.Call) and not any(isinstance(a, ast.Starred) for a in call.args):
-        call.args = [_number(numbers.get(str(k), ...), a) for k, a in enumerate(call.args)]
-        for keyword in call.keywords:
-            keyword.value = _number(numbers.get(keyword.arg or "", ...), keyword.value)
-
-
-def _number(value: Any, node: ast.expr) -> ast.expr:
-    """A constant in place of an expression that reads names."""
-    known = value is ... or not _names(node)
-    return node if known else ast.copy_location(ast.Constant(value), node)
-
-
-class _Bare(ast.NodeTransformer):
-    """Removes docstrings."""
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node, DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-        return node
-
-
-def without_docstrings(node: ast.AST) -> ast.AST:
-    return _Bare().visit(copy.deepcopy(node))
-
-
-def _bound(statement: ast.stmt, kept: Collection[tuple[str, str]] = ()) -> set[str]:
-    """The module-level names that a statement sets or changes, except for kept attributes."""
-    if isinstance(statement, DEFINITIONS):
-        return {statement.name}
-    if isinstance(statement, IMPORTS):
-        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-    if isinstance(statement, _ASSIGNMENTS):
-        changed = [target for target in _targets(statement) if _attribute(target) not in kept]
-        return set[str]().union(*map(_names, changed))
-    return set[str]().union(*(_bound(inner, kept) for inner in _inner_statements(statement)))
-
-
-def _targets(statement: ast.stmt) -> list[ast.expr]:
-    """The targets of an assignment."""
-    if isinstance(statement, ast.Assign):
-        several = (ast.Tuple, ast.List)
-        parts = (t.elts if isinstance(t, several) else [t] for t in statement.targets)
-        return [*itertools.chain.from_iterable(parts)]
-    return [statement.target] if isinstance(statement, (ast.AugAssign, ast.AnnAssign)) else []
-
-
-def _attribute(target: ast.expr) -> tuple[str, str] | None:
-    """(name, attribute) of a target that is an attribute of a name, or a place in one."""
-    while isinstance(target, ast.Subscript):
-        target = target.value
-    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
-        return target.value.id, target.attr
-    return None
-
-
-def _attributes_set(statement: ast.stmt) -> set[tuple[str, str]]:
-    if isinstance(statement, _DEFINED):
-        return set()
-    found = {a for target in _targets(statement) if (a := _attribute(target)) is not None}
-    return found.union(*map(_attributes_set, _inner_statements(statement)))
-
-
-def _asked(statement: ast.stmt) -> set[str]:
-    """The names whose methods a statement calls for their effect: ``table.append(1)``."""
-    if isinstance(statement, _DEFINED):
-        return set()
-    if isinstance(statement, ast.Expr):
-        call = statement.value
-        while isinstance(call, (ast.Call, ast.Attribute, ast.Subscript)):
-            call = call.func if isinstance(call, ast.Call) else call.value
-        return {call.id} if isinstance(call, ast.Name) else set()
-    return set[str]().union(*map(_asked, _inner_statements(statement)))
-
-
-def _inner_statements(statement: ast.stmt) -> Iterator[ast.stmt]:
-    for child in ast.iter_child_nodes(statement):
-        inner = child.body if isinstance(child, (ast.ExceptHandler, ast.match_case)) else [child]
-        yield from (one for one in inner if isinstance(one, ast.stmt))
-
-
-def flat(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements, and those inside of them, but not those of functions and classes."""
-    for statement in statements:
-        yield statement
-        if not isinstance(statement, _DEFINED):
-            yield from flat(_inner_statements(statement))
-
-
-def ended(text: str) -> str:
-    return text if text.endswith("\n") else text + "\n"
-
-
-def statements_of(tree: ast.Module, whole: Iterable[int] = ()) -> Iterator[ast.stmt]:
-    """The statements of a module, and one by one those under ``if __name__ == "__main__":``, unless
-    that line is among ``whole``: a needed definition there does not need its neighbours.
-    """
-    for statement in tree.body:
-        if (
-            isinstance(statement, ast.If)
-            and statement.lineno not in whole
-            and ast.unparse(statement.test) in _MAIN
-        ):
-            yield from statement.body
-        else:
-            yield statement
-
-
-def kept_of(
-    statements: Sequence[ast.stmt], lines: Collection[int], places: Collection[tuple[int, ...]]
-) -> Iterator[ast.stmt]:
-    """Of the statements of a module those on some lines, and those, also inside of others, that
-    begin at some places, as ``NeededModule.run`` writes them.
-    """
-    whole = {*statements}
-    for statement in flat(statements):
-        if place_of(statement) in places or (statement in whole and statement.lineno in lines):
-            yield statement
-
-
-def names_read(node: ast.AST) -> set[str]:
-    """The names that a statement or lambda reads from its module: without parameters, variables of
-    functions and of comprehensions.
-    """
-    import symtable
-
-    found: set[str] = set()
-    tables = [symtable.symtable(ast.unparse(node), "", "exec")]
-    for table in tables:
-        tables += table.get_children()
-        of_function = table.get_type() == "function"
-        for symbol in table.get_symbols():
-            # A class may read a name of the module before it assigns it.
-            if symbol.is_global() if of_function else symbol.is_referenced():
-                found.add(symbol.get_name())
-    return found
-
-
-def _names(node: ast.AST) -> set[str]:
-    """The names in an expression."""
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-
-
-def place_of(node: Any) -> tuple[int, int]:
-    return node.lineno, node.col_offset
-
-
-def first_line(statement: Any) -> int:
-    """The line where a statement begins, with its decorators."""
-    above = getattr(statement, "decorator_list", [])
-    return min([int(statement.lineno), *(int(d.lineno) for d in above)])

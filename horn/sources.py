@@ -35,23 +35,25 @@ from horn import texts
 from horn.errors import ModelError, shown_file
 from horn.module_source import (
     CAPTURED,
-    DEFINITIONS,
-    IMPORTS,
     NeededModule,
     TypedModule,
+    is_of_run_file,
+    numbers_of,
+    unsaid_method,
+)
+from horn.plain_values import NotPlain, Scalar, decoded, encoded, is_plain
+from horn.statements import (
+    DEFINITIONS,
+    IMPORTS,
     ended,
     first_line,
-    is_of_run_file,
     kept_of,
     names_read,
-    numbers_of,
     place_of,
     statements_of,
-    unsaid_method,
     with_numbers,
     without_docstrings,
 )
-from horn.plain_values import NotPlain, Scalar, decoded, encoded, is_plain
 
 Reference = dict[str, Any]
 _CODE = "__horn_code__"  # in a captured module the CapturedCode that it is of
