@@ -7,7 +7,31 @@ from typing import Any
 
 import numpy as np
 
+from horn import math
+
 Array = np.ndarray[Any, Any]
+
+
+class _Numbers(Array):
+    """Numbers of float64, as an array: a condition of them is 1.0 or 0.0, as Python counts, where
+    NumPy has a logical or for the sum of two, no difference, and 16 bits for their functions.
+    """
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *given: Any, **settings: Any) -> Any:
+        settings.pop("out", None)  # w -= g gives the name another number, and changes no array
+        found = getattr(ufunc, method)(*map(_plain, given), **settings)
+        return tuple(map(_numbers, found)) if isinstance(found, tuple) else _numbers(found)
+
+    def __horn_math__(self, name: str, given: tuple[Any, ...]) -> Any:
+        return _numbers(math.apply(name, *map(_plain, given)))
+
+
+def _numbers(x: Any) -> Any:
+    return np.asarray(x, np.float64).view(_Numbers)
+
+
+def _plain(x: Any) -> Any:
+    return x.view(np.ndarray) if isinstance(x, _Numbers) else x
 
 
 def apply(formula: Callable[..., tuple[Any, ...]], *arrays: Array) -> list[Array]:
@@ -15,6 +39,7 @@ def apply(formula: Callable[..., tuple[Any, ...]], *arrays: Array) -> list[Array
     asks whether a number is true, which an array cannot tell, of one after the other.
     """
     shape = arrays[0].shape
+    arrays = tuple(map(_numbers, arrays))
     try:
         found = formula(*arrays)
     except ValueError:

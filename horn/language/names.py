@@ -53,7 +53,7 @@ from horn.neuron import (
 _MISSING = object()
 ONE_NUMBER = (
     "a neuron has one number here; sum(), max() and the like over a whole layer are for "
-    "interlayers and losses"
+    "interlayers and the losses of outputs (net.loss compares neuron by neuron)"
 )
 LAYER_WORDS = ("sum", "max", "min", "mean", "prod")
 _FIELDS = {
@@ -98,6 +98,13 @@ class Names:
         closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
         for space in (closure, function.__globals__, vars(builtins)):
             if node.id in space:
+                if node.id in self.scope.source.assigned:
+                    self.scope.fail(
+                        node,
+                        f"{node.id!r} is assigned in this function, so that Python reads no other "
+                        f"{node.id!r} in it, and it has no value here; give one of the two another "
+                        "name, or set it before it is used",
+                    )
                 return wrap(space[node.id])
         known = [*self.scope.frame.names, *function.__globals__]
         hint = suggest(node.id, [k for k in known if not k.startswith("__")])

@@ -7,11 +7,12 @@ import inspect
 import types
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from horn import texts
 from horn.errors import CompileError
+from horn.statements import DEFINITIONS
 
 MOST_ENDS = 100  # tried ends of a statement; one or two suffice, except for text in brackets
 
@@ -25,6 +26,23 @@ class Source:
     file: str
     first_line: int
     where: str
+
+    @cached_property
+    def assigned(self) -> frozenset[str]:
+        """The names that the function assigns, which are its own from its first line on."""
+        if isinstance(self.tree, ast.Lambda):
+            return frozenset()
+        found: set[str] = set()
+        waiting: list[ast.AST] = [*self.tree.body]
+        for node in waiting:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            inner = [*ast.iter_child_nodes(node)]
+            if isinstance(node, ast.comprehension):  # its variables are the comprehension's
+                inner = [node.iter, *node.ifs]
+            if not isinstance(node, (*DEFINITIONS, ast.Lambda)):
+                waiting += inner
+        return frozenset(found)
 
     def error(self, node: ast.AST, problem: str) -> CompileError:
         line = self.first_line + getattr(node, "lineno", 1) - 1

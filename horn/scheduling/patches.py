@@ -129,6 +129,8 @@ def _patched(
         return None
     places = {}
     for node in each.inputs:
+        if node.op is Op.MESSAGE_DRAW:  # it is of a synapse, not of a place in a patch
+            return None
         if node.op is not Op.LOAD or not node.axes:
             continue
         if node.axes in ("bi", "bo"):

@@ -726,6 +726,25 @@ REFUSED = {
         """,
         "'k' is not set where 'total > 0.0' is false; set it before the if, or on both sides",
     ),
+    "a builtin's name that is assigned later": (
+        """
+        def forward(self, messages):
+            z = «sum»(m.input * m.weight for m in messages)
+            sum = 2.0 * z
+            self.feedforward(sum)
+        """,
+        "'sum' is assigned in this function, so that Python reads no other 'sum' in it, and it has "
+        "no value here; give one of the two another name, or set it before it is used",
+    ),
+    "a module's name that is assigned under an if": (
+        """
+        def forward(self, messages):
+            if not self.training:
+                horn = 2.0
+            self.feedforward(«horn» * sum(m.input for m in messages))
+        """,
+        "'horn' is assigned in this function, so that Python reads no other 'horn' in it",
+    ),
     "misspelled variable": (
         """
         def forward(self, messages):

@@ -166,6 +166,39 @@ def test_conditions_of_a_formula_hold_for_each_weight(o, backend):
         np.testing.assert_allclose(found[name], w, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+class Votes(horn.SGD):
+    """A condition counts as 1 or 0, and is no array that the formula may change."""
+
+    slots = ("half",)
+
+    def update(self, w, g, slots, lr, t):
+        step = (g > -9.0) + (w > -9.0) - (g > 9.0)
+        if t > 1 and (g > 0.0 or w < 0.0):
+            step *= 2.0
+        step += max(g > -9.0, g > 9.0) + horn.math.isfinite(g)
+        w -= lr * step
+        return w, {"half": horn.math.tanh(w > -9.0)}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_conditions_in_a_formula_count_as_1_and_0(backend):
+    expected, found = in_numpy(of_floats(Votes(0.01))), trained(Votes(0.01), backend)
+    for name, w in expected.items():
+        np.testing.assert_allclose(found[name], w, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def of_floats(o):
+    """The optimizer with an update that is told Python's numbers, one weight after the other."""
+
+    class One(type(o)):
+        def update(self, w, g, slots, lr, t):
+            pairs = zip(w.ravel().tolist(), g.ravel().tolist(), strict=True)
+            found = [super(One, self).update(a, b, {}, lr, t)[0] for a, b in pairs]
+            return np.reshape(found, w.shape), slots
+
+    return One(o.learning_rate)
+
+
 @pytest.mark.parametrize("o", CONDITIONS[:3], ids=lambda o: type(o).__name__)
 def test_conditions_hold_for_each_weight_of_a_server(o):
     rng = np.random.default_rng(2)

@@ -103,6 +103,19 @@ def test_the_kernels_answer_is_the_interpreters(neuron, bias):
     compare(net, horn.SGD(0.1, momentum=0.9), 3, "kernels")
 
 
+class Dropped(horn.Neuron):
+    """Its messages draw, each for itself and for each sample."""
+
+    def forward(self, messages):
+        self.feedforward(math.prod(1 + m.input * m.weight * self.bernoulli(0.5) for m in messages))
+
+
+def test_passes_whose_messages_draw_run_on_synapses():
+    net = network(Dropped)
+    assert not patched(net).loops
+    compare(net, horn.SGD(0.1), 3, "kernels")
+
+
 @pytest.mark.parametrize(
     "optimizer", [horn.SGD(0.1, clip_norm=0.01), horn.Adam(0.01, weight_decay=0.1)]
 )
