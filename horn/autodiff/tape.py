@@ -206,8 +206,8 @@ def _of_layer(word: str, value: Traced) -> Any:
         what = {"iter": "cannot be looped over", "len": "has no len"}.get(word, f"has no {word!r}")
         raise user_text.error(
             f"a number {what}: a neuron has one number here; sum(), max(), len and the like over a "
-            "whole layer are for interlayers and the losses of outputs (net.loss compares neuron by "
-            "neuron)"
+            "whole layer are for interlayers and the losses of outputs (net.loss compares neuron "
+            "by neuron)"
         )
     return answer(word, value)
 
