@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import json
 import logging
@@ -242,6 +243,16 @@ def test_another_format_is_refused_in_a_sentence(tmp_path):
         with pytest.raises(CheckpointError) as caught:
             Checkpoints(tmp_path).open(10)
         assert expected in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_a_manifest_that_was_indented_all_the_way_is_read(tmp_path):
+    path = save(tmp_path, 10, facts={"rows": [{"loss": 0.5}]}) / "MANIFEST.json"
+    whole = json.loads(path.read_text())
+    del whole["sha256"]
+    start = json.dumps(whole, indent=1).removesuffix("\n}")
+    seal = hashlib.sha256(start.encode()).hexdigest()
+    path.write_text(f'{start},\n "sha256": "{seal}"\n}}\n')
+    assert Checkpoints(tmp_path).latest().facts == {"rows": [{"loss": 0.5}]}
 
 
 def test_a_folder_renamed_to_another_iteration_is_refused(tmp_path):
