@@ -47,8 +47,9 @@ MAGIC = b"HJR\1"
 FIXED = struct.Struct("<4sIQII")
 MAX_PARTS = MAX_BODIES + 2
 MAX_PART = 16 * 1024 * 1024
-# A state is written after a journal of so many bytes, so many seconds with a change, or so much
-# work on its messages, which a restart repeats; but for at most a twentieth of the time.
+# A state is written after a journal of so many bytes, but of two states; after so many seconds with
+# a change, or so much work on its messages, which a restart repeats, but for at most a twentieth of
+# them: a server that writes its state answers nobody.
 JOURNAL_BYTES, JOURNAL_S, REPLAY_S, SAVING = 256 * 1024 * 1024, 60.0, 1.0, 20
 AGAIN_S = 60.0  # after a state that could not be written
 STATE, ARRAY, END = "state", "array", "end"  # topics of the notes in a state
@@ -246,7 +247,8 @@ class Journal:
             return True
         if self.work_s > max(self.most_work_s, SAVING * self._save_s):
             return True
-        return self.n_records > 0 and time.monotonic() - self._begun > self.most_s
+        age_s = time.monotonic() - self._begun
+        return self.n_records > 0 and age_s > max(self.most_s, SAVING * self._save_s)
 
     def shorten(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """``save``; where that fails, as in a folder that was moved away, the open journal, which

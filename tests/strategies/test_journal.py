@@ -353,3 +353,19 @@ def test_a_journal_is_long_after_so_many_bytes_or_seconds(tmp_path, clock):
     clock.now += 2.0
     assert journal.is_long
     journal.close()
+
+
+def test_a_state_that_takes_long_is_written_as_rarely_by_age_as_by_work(tmp_path, clock):
+    """A server that writes its state answers nobody: 20 times as long it does."""
+    journal = Journal(tmp_path, most_s=60.0)
+    list(journal.recover()[1])
+    clock.step_s = 50.0  # a look at its beginning, one when the journal is opened, one at its end
+    journal.save({}, {})
+    clock.step_s = 0.0
+    journal.append(MESSAGES[1])
+    opened = clock.now - 50.0
+    clock.now = opened + 20 * 100.0 - 1.0
+    assert not journal.is_long
+    clock.now += 2.0
+    assert journal.is_long
+    journal.close()
