@@ -119,13 +119,20 @@ class ParameterServer:
         return tuple(t.name(rank) for group in groups for rank in t.ranks(group))
 
     def expect(self, groups: Iterable[int], attempt: int) -> bool:
-        """Expect these groups to restart, in this attempt or a later one: if they left in an
-        earlier one, it does not count. Whether any of them had left.
+        """Expect these groups to start with the run, in this attempt or a later one: if they left,
+        or were to stop, in an earlier one, it does not count. Whether there was any such.
         """
-        ended = {g for g in groups if g in self.left and self.lives.get(g, -1) < attempt}
+        back = {group for group in groups if self.lives.get(group, -1) < attempt}
+        ended = back & self.left
+        stopped = {key for key, stop in self.verdicts.items() if stop and key[0] in back}
+        is_stopped = 0 in back and self.stop_after is not None
         for group in ended:
             self._reopen(group)
-        return bool(ended)
+        for key in stopped:
+            del self.verdicts[key]
+        if is_stopped:
+            self.stop_after = None
+        return bool(ended or stopped or is_stopped)
 
     def _reopen(self, group: int) -> None:
         self.left.discard(group)
@@ -450,11 +457,13 @@ class ParameterServer:
         return found
 
     def _verdict(self, group: int, epoch: int, stop: bool) -> bool:
-        """Whether a group ends after an epoch: group 0 decides, for all tasks of a group alike."""
+        """Whether a group ends after an epoch: group 0 decides, for all tasks of a group alike. If
+        it starts again after that, its decision holds: others may have ended by it.
+        """
         if group == 0:
-            if stop:
+            if stop and self.stop_after is None:
                 self.stop_after = epoch
-            return stop
+            return self.stop_after is not None and epoch >= self.stop_after
         key = (group, epoch)
         # The verdict for the first of its tasks holds for the others, which ask later.
         return self.verdicts.setdefault(key, stop or self.stop_after is not None)

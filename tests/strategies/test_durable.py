@@ -533,6 +533,41 @@ def test_a_group_that_comes_back_after_the_end_has_the_end_once_more():
     assert answer[2][0].tolist() == [1.0, 1.0]
 
 
+def stops(server: ParameterServer, group: int, epoch: int, life: int, stop: bool = False) -> bool:
+    [(_, verdict, _)] = server.on(group, EndOfEpoch(epoch=epoch, stop=stop), None, life)
+    return verdict.stop
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_stop_of_the_run_before_ends_no_group_of_a_run_that_is_resumed(has_left, first):
+    server = a_server()
+    assert stops(server, 0, 3, 5, stop=True) and stops(server, 1, 2, 5)
+    if has_left:
+        for group in (0, 1):
+            server.on(group, LeaveServers(), None, 5)
+        server.on(0, LeaveServers(is_thanks=True), None, 5)
+    resumed = a_server()
+    restore(resumed, *state(server))
+    assert resumed.expect([0, 1], 10)  # which is written
+    assert not resumed.expect([0, 1], 10)
+    for group in (first, 1 - first):
+        resumed.on(group, JoinServers(), None, 10)
+        assert not stops(resumed, group, 2, 10) and not stops(resumed, group, 3, 10)
+    assert not resumed.expect([0, 1], 10)  # as of a server that starts again
+    assert stops(resumed, 0, 4, 10, stop=True) and stops(resumed, 1, 4, 10)
+    assert not resumed.expect([0, 1], 10)
+    assert stops(resumed, 1, 4, 10)
+
+
+def test_a_stop_holds_for_a_group_0_that_starts_again_in_the_same_run():
+    server = a_server()
+    assert stops(server, 0, 3, 5, stop=True)
+    server.on(0, JoinServers(), None, 6)  # it has forgotten the best epoch
+    assert not stops(server, 0, 2, 6)  # it may be back before the end of its last epochs
+    assert stops(server, 0, 3, 6) and stops(server, 1, 2, 5)
+
+
 def test_all_tasks_of_a_group_agree_on_the_end_of_an_epoch_after_a_return():
     server = a_server()
     assert server.on(1, EndOfEpoch(epoch=1), None, 5) == [(1, Verdict(epoch=1, stop=False), ())]
