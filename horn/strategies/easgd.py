@@ -4,6 +4,10 @@ centre, which servers hold, move towards each other. Nobody waits for another gr
 With x a group's weights, c the centre, n groups and alpha = moving_rate / n:
 x -= alpha (x - c), c += alpha (x - c), of both before the exchange.
 
+Where groups came later, the two n differ: servers count the groups that are there, so that the
+centre never moves by more than moving_rate in an exchange of all, which might not converge; a group
+keeps the number of when it began.
+
 Source: Zhang, Choromanska & LeCun 2015, "Deep learning with elastic averaging SGD", algorithm 1
 (alpha = eta rho there, and moving_rate is its beta); with momentum algorithm 2, EAMSGD.
 """
