@@ -1,4 +1,4 @@
-"""A client of parameter servers: the loop around ``requests``, over any carrier of messages."""
+"""A client of parameter servers: the loop around ``Unacknowledged``, over any message carrier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from horn.errors import BarrierTimeout
 from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles
-from horn.parameter_server.requests import Requests
+from horn.parameter_server.unacknowledged import Unacknowledged
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
 from horn.runtime.requests import Pull, Push
@@ -77,9 +77,9 @@ class ParameterClient:
         self.group, self.task = divmod(rank, topology.n_tasks)
         self.timeout_s, self.spent, self.check = timeout_s, spent, check
         every = bundles(pieces, topology, np.dtype(dtype).itemsize)
-        self.requests = Requests(topology, rank, every, carrier.is_lossy)
-        carrier.open(self.requests.again)
-        self.pulls, self.pushes = self.requests.pulls, self.requests.pushes
+        self.unacknowledged = Unacknowledged(topology, rank, every, carrier.is_lossy)
+        carrier.open(self.unacknowledged.again)
+        self.pulls, self.pushes = self.unacknowledged.pulls, self.unacknowledged.pushes
         self._push: Push | None = None
         self._ungiven: dict[int, ParameterBundle] = {}
         self._pull = Pull(0)
@@ -91,15 +91,15 @@ class ParameterClient:
         """Join durable servers, and wait for the whole group; the clock at which it resumes, and
         after how many batches, where servers were told.
         """
-        self._say(self.requests.join())
+        self._say(self.unacknowledged.join())
         n = self.topology.n_servers
-        self._until(lambda: len(self.requests.welcomes) == n, "joining", timeout_s)
-        return self.requests.clock, self.requests.batches
+        self._until(lambda: len(self.unacknowledged.welcomes) == n, "joining", timeout_s)
+        return self.unacknowledged.clock, self.unacknowledged.batches
 
     def begin(self, arrays: Mapping[str, Array]) -> None:
         for bundle in self.pushes:
             values = self._values(bundle, arrays)
-            self._send(bundle.server, self.requests.begin(bundle, values), values)
+            self._send(bundle.server, self.unacknowledged.begin(bundle, values), values)
 
     def push(self, push: Push) -> None:
         """Begin a push: ``give`` sends a bundle, ``give_all`` the rest."""
@@ -112,10 +112,10 @@ class ParameterClient:
         if bundle is None or push is None:
             return
         where = f"push {push.clock}"
-        self._until(lambda: not self.requests.is_full(bundle), where, self.timeout_s)
+        self._until(lambda: not self.unacknowledged.is_full(bundle), where, self.timeout_s)
         before = time.monotonic()
         values = self._values(bundle, push.gradients)
-        self._send(bundle.server, self.requests.push(bundle, push, values), values)
+        self._send(bundle.server, self.unacknowledged.push(bundle, push, values), values)
         self.spent.send_s += time.monotonic() - before
 
     def give_all(self) -> None:
@@ -126,7 +126,7 @@ class ParameterClient:
         """Ask for parameters into ``arrays``: ``take`` waits for a bundle, ``take_all`` for all."""
         self._pull, self._into = pull, arrays
         self._waits.clear()
-        self._say(self.requests.pull(pull))
+        self._say(self.unacknowledged.pull(pull))
         early, self._early = self._early, []
         for message in early:
             self._hear(message)
@@ -136,30 +136,30 @@ class ParameterClient:
         # Other groups may take much longer to end, and group 0 to warm up; servers watch them.
         is_patient = self._pull.final or (self.group > 0 and self._pull.clock == 0)
         where, timeout_s = f"pull {self._pull.clock}", None if is_patient else self.timeout_s
-        if part in self.requests.awaited:
-            self._until(lambda: part not in self.requests.awaited, where, timeout_s)
+        if part in self.unacknowledged.awaited:
+            self._until(lambda: part not in self.unacknowledged.awaited, where, timeout_s)
 
     def take_all(self) -> None:
-        for part in sorted(self.requests.awaited):
+        for part in sorted(self.unacknowledged.awaited):
             self.take(part)
 
     def leave(self) -> None:
         """Tell servers that this group pushes no more. Waits until everything is acknowledged: a
         connection that ends before that may lose its last frames.
         """
-        self._say(self.requests.leave())
-        self._until(lambda: self.requests.is_heard, "leaving", self.timeout_s)
+        self._say(self.unacknowledged.leave())
+        self._until(lambda: self.unacknowledged.is_heard, "leaving", self.timeout_s)
 
     def thank(self) -> None:
-        self._say(self.requests.thank())
-        self._until(lambda: self.requests.is_heard, "thanking", self.timeout_s)
+        self._say(self.unacknowledged.thank())
+        self._until(lambda: self.unacknowledged.is_heard, "thanking", self.timeout_s)
 
     def wait_verdict(self, epoch: int, stop: bool) -> bool:
         """Whether training ends after an epoch, by the decision of group 0."""
-        self._say([self.requests.ask(epoch, stop)])
+        self._say([self.unacknowledged.ask(epoch, stop)])
         where = f"end of epoch {epoch}"
-        self._until(lambda: epoch in self.requests.verdicts, where, self.timeout_s)
-        return self.requests.verdicts[epoch]
+        self._until(lambda: epoch in self.unacknowledged.verdicts, where, self.timeout_s)
+        return self.unacknowledged.verdicts[epoch]
 
     def close(self) -> None:
         self.carrier.close()
@@ -167,7 +167,7 @@ class ParameterClient:
     def _values(self, bundle: ParameterBundle, arrays: Mapping[str, Array]) -> list[Array]:
         """The values of a bundle; a copy if they may have to be sent again."""
         values = [_part(arrays, piece) for piece in bundle.pieces]
-        return [np.concatenate(values)] if self.requests.is_lossy else values
+        return [np.concatenate(values)] if self.unacknowledged.is_lossy else values
 
     def _say(self, said: Iterable[tuple[int, Meta]]) -> None:
         for server, meta in said:
@@ -184,12 +184,12 @@ class ParameterClient:
         if isinstance(meta, Note) and meta.topic == WAITS:
             self._waits[server] = [*map(int, str(meta.fields["ranks"]).split())]
             return
-        if isinstance(meta, ParameterData) and self.requests.is_early(meta):
+        if isinstance(meta, ParameterData) and self.unacknowledged.is_early(meta):
             copies = tuple(array.copy() for array in message.arrays)  # the next may overwrite it
             self._early.append(WireMessage(meta, copies, server))
             return
         block = message.arrays[0] if message.arrays else None
-        bundle = self.requests.heard(server, meta, block)
+        bundle = self.unacknowledged.heard(server, meta, block)
         if bundle is not None and block is not None:
             for piece, values in zip(bundle.pieces, bundle.cut(block), strict=True):
                 _part(self._into, piece)[...] = values
@@ -235,7 +235,7 @@ class ParameterClient:
         """
         ended = self.carrier.ended()
         for server in before.keys() & ended.keys():
-            if owes := self.requests.owing(server):
+            if owes := self.unacknowledged.owing(server):
                 lost = f"task {self.topology.server(server)}"
                 why = f"{ended[server]}; server {server} has not answered {owes}"
                 raise PeerLost(f"task {self.rank}, {what}", (lost,), why)
@@ -244,12 +244,19 @@ class ParameterClient:
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
         """Make the error of a late answer: of the servers, or of the ranks that these wait for."""
         topology, down = self.topology, self.carrier.down()
-        owing = {s: owes for s in range(topology.n_servers) if (owes := self.requests.owing(s))}
+        owing = {
+            s: owes for s in range(topology.n_servers) if (owes := self.unacknowledged.owing(s))
+        }
         said = [f"server {s} has not answered {owes}" +
                 (f" (no link: {down[s]})" if s in down else "")
                 for s, owes in owing.items()]  # fmt: skip
         late = {r for s in owing if s not in down for r in self._waits.get(s, [])} - {self.rank}
-        if not late and self.requests.awaited and self.task and not self.requests.is_lossy:
+        if (
+            not late
+            and self.unacknowledged.awaited
+            and self.task
+            and not self.unacknowledged.is_lossy
+        ):
             late = {topology.rank(self.group, 0)}  # the server has no pull from it
         ranks = [topology.server(s) for s in owing]
         if late:

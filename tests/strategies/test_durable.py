@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 import horn
 from horn.errors import ProtocolError
 from horn.parameter_server.pieces import ParameterPiece, bundles
-from horn.parameter_server.requests import Requests
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.server_state import restore, state
+from horn.parameter_server.unacknowledged import Unacknowledged
 from horn.parameter_server.updates import Policy
 from horn.strategies import Pull, Push, Topology
 from horn.wire.frames import (
@@ -84,7 +84,7 @@ class World:
         self.to: dict[tuple[int, int], deque[Any]] = {}
         self.back: dict[tuple[int, int], deque[Any]] = {}
         self.zombies: list[tuple[int, Any]] = []  # what was under way when its sender died
-        self.requests: dict[int, Requests] = {}
+        self.requests: dict[int, Unacknowledged] = {}
         self.has: dict[int, dict[int, tuple[float, ...]]] = {}
         self.seen: dict[tuple[int, int], set[tuple[float, ...]]] = {}  # by clock and piece
         self.lives: dict[int, int] = {}
@@ -108,7 +108,7 @@ class World:
         self.lives[group] = self.lives.get(group, 0) + 1
         for task in range(self.most.n_tasks):
             rank = self.most.rank(group, task)
-            self.requests[rank] = Requests(self.most, rank, self.cut)
+            self.requests[rank] = Unacknowledged(self.most, rank, self.cut)
             for server in range(self.most.n_servers):
                 self.to[rank, server], self.back[server, rank] = deque(), deque()
             self.running[rank] = self.task(rank)
@@ -167,7 +167,7 @@ class World:
                 self.say(rank, server, meta)
             yield lambda: own.is_heard
 
-    def peers(self, group: int) -> list[Requests]:
+    def peers(self, group: int) -> list[Unacknowledged]:
         return [self.requests[self.most.rank(group, t)] for t in range(self.most.n_tasks)]
 
     def agree(self, group: int) -> None:
@@ -626,7 +626,7 @@ def test_a_state_without_an_array_is_refused():
 
 def test_a_task_refuses_what_is_not_for_it():
     topology = Topology(1, 1, 1)
-    own = Requests(topology, 0, bundles(PIECES[:1], topology, 8))
+    own = Unacknowledged(topology, 0, bundles(PIECES[:1], topology, 8))
     for meta, block, sentence in (
         (Acknowledgement(used=1, seq=1), None, "Acknowledgement is nothing for a task"),
         (ParameterData(pieces=(0,), part=0), np.ones(2), "bundle 0 is not for it"),

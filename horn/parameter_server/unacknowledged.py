@@ -32,7 +32,7 @@ Arrays = Sequence[Array]
 ToServer = tuple[int, Meta]
 
 
-class Requests:
+class Unacknowledged:
     """One task's messages to all servers; methods return messages to send.
 
     is_lossy : whether messages may be lost. awaited : missing bundles of the pull under way.
