@@ -15,7 +15,6 @@ from horn.data import Dataset
 from horn.errors import JobError
 from horn.parameter_server.client import ClientCarrier, ParameterClient
 from horn.parameter_server.mesh import Mesh
-from horn.parameter_server.peers import Peers
 from horn.parameter_server.pieces import ParameterBundle, pieces
 from horn.partition.segment_marks import first_needed, last_made, marked
 from horn.plain_values import MOST, NotPlain, decoded, encoded
@@ -23,6 +22,7 @@ from horn.program import Post, Program
 from horn.runtime.context import TaskContext
 from horn.runtime.engine import GroupEngine
 from horn.runtime.exchange import Exchange
+from horn.runtime.peers import Peers
 from horn.strategies import Leave, Mean, Pull, Push, Requests, Strategy, View
 from horn.topology import largest_share
 from horn.wire.frames import Array

@@ -11,9 +11,9 @@ import pytest
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.parameter_server.client import ParameterClient
 from horn.parameter_server.mesh import Mesh
-from horn.parameter_server.peers import Peers
 from horn.parameter_server.pieces import ParameterPiece
 from horn.runtime.group import TaskTimes
+from horn.runtime.peers import Peers
 from horn.strategies import Pull, Topology
 from horn.transport import PeerLost, PeerUnreachable
 from horn.wire.frames import WAITS, Meta, Note, ParameterData, Verdict, WireMessage

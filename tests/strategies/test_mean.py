@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from horn.errors import ProtocolError
-from horn.parameter_server import peers as peers_module
-from horn.parameter_server.peers import Peers
+from horn.runtime import peers as peers_module
 from horn.runtime.group import TaskTimes
+from horn.runtime.peers import Peers
 from horn.strategies import Topology
 from horn.transport import Identity, open_transport
 from tests.transport.groups import good, url_of
