@@ -49,7 +49,7 @@ class ParameterPiece:
         return self.stop - self.start
 
 
-def pieces(
+def cut_parameters(
     network: Network, placement: Placement, topology: Topology, dtype: str
 ) -> tuple[ParameterPiece, ...]:
     """Cut parameters into pieces, in the order of the network's layers, balanced among servers."""

@@ -22,7 +22,7 @@ from horn.process.control import (
 )
 from horn.process.job_spec import RunSpec
 from horn.strategies import TaskEngine
-from horn.training.checkpointing import PartWriter, part_name, pieces
+from horn.training.checkpointing import PartWriter, part_name, saved_arrays
 from horn.training.loop import TrainingLoop
 from horn.wire.text import wire_text
 
@@ -111,7 +111,9 @@ class TaskCheckpoints:
             "cursor": loop.cursor().to_json(),
             "aside": self.engine.aside(),
         }
-        self.writer.write(iteration, part_name(self.rank), pieces(loop, self._owned), facts, then)
+        self.writer.write(
+            iteration, part_name(self.rank), saved_arrays(loop, self._owned), facts, then
+        )
 
     def close(self) -> None:
         """Wait until the last part is written and reported."""

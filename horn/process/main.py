@@ -577,10 +577,10 @@ class TaskProcess:
 
 def _server(opened: OpenedPayload, topology: Topology, number: int) -> ParameterServer:
     """Server ``number`` of the job's strategy."""
-    from horn.parameter_server.pieces import pieces
+    from horn.parameter_server.pieces import cut_parameters
 
     job = opened.job
-    cut = pieces(job.network, opened.placement, topology, job.dtype)
+    cut = cut_parameters(job.network, opened.placement, topology, job.dtype)
     return opened.strategy.server(job, number, cut, topology)
 
 

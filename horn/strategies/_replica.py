@@ -15,7 +15,7 @@ from horn.data import Dataset
 from horn.errors import JobError
 from horn.parameter_server.client import ClientCarrier, ParameterClient
 from horn.parameter_server.mesh import Mesh
-from horn.parameter_server.pieces import ParameterBundle, pieces
+from horn.parameter_server.pieces import ParameterBundle, cut_parameters
 from horn.partition.segment_marks import first_needed, last_made, marked
 from horn.plain_values import MOST, NotPlain, decoded, encoded
 from horn.program import Post, Program
@@ -35,7 +35,7 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
         peers = Peers(context.wire, topology, context.timeout_s, context.spent, check)
     if not topology.n_servers:
         return peers, None
-    cut = pieces(job.network, context.placement, topology, job.dtype)
+    cut = cut_parameters(job.network, context.placement, topology, job.dtype)
     carrier: ClientCarrier
     if found is not None:
         from horn.parameter_server.task_links import TaskLinks  # other tasks need no ZeroMQ

@@ -36,7 +36,7 @@ def part_name(rank: int) -> str:
     return f"rank-{rank}"
 
 
-def pieces(loop: TrainingLoop, owned: Collection[str] | None = None) -> list[ArrayPiece]:
+def saved_arrays(loop: TrainingLoop, owned: Collection[str] | None = None) -> list[ArrayPiece]:
     """Copies of the engine's memory and the best model. owned : arrays to save, None for all."""
     engine = loop.engine
     kinds: dict[str, Mapping[str, Array]] = dict(engine.memory())
@@ -412,7 +412,7 @@ class LocalCheckpoints:
                 self.notes.saved(iteration)
 
         own = {"rank": 0, "group": 0, "cursor": loop.cursor().to_json()}
-        self.writer.write(iteration, part_name(0), pieces(loop), own, then)
+        self.writer.write(iteration, part_name(0), saved_arrays(loop), own, then)
 
     def _say(self) -> None:
         while self._said:

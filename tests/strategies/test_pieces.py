@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import horn
 from horn.network import Network
 from horn.parameter_server import pieces as _pieces
-from horn.parameter_server.pieces import PIECE_BYTES, ParameterPiece, messages, pieces
+from horn.parameter_server.pieces import PIECE_BYTES, ParameterPiece, cut_parameters, messages
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.partition.rewrite import homes
 from horn.partition.share import Share
@@ -32,13 +32,13 @@ def of_task(network: Network, placement: Placement, n_tasks: int, task: int) -> 
 
 
 def check(network: Network, placement: Placement, topology: Topology, dtype: str) -> None:
-    cut = pieces(network, placement, topology, dtype)
+    cut = cut_parameters(network, placement, topology, dtype)
     n_tasks, n_servers = topology.n_tasks, topology.n_servers
     links = {a for x in network.layers[1:] for link in x.links for a in link.weights.values()}
     assert [p.index for p in cut] == list(range(len(cut)))
     assert all(len(p) > 0 and 0 <= p.server < n_servers and p.owner in p.holders for p in cut)
     assert all(p.decays == (p.name in links) for p in cut)
-    assert pieces(network, placement, topology, dtype) == cut  # everybody computes the same
+    assert cut_parameters(network, placement, topology, dtype) == cut  # everybody computes the same
 
     shares = [of_task(network, placement, n_tasks, task) for task in range(n_tasks)]
     owned = {name: np.zeros(array.size, int)
@@ -119,7 +119,7 @@ def test_a_large_network_is_cut_and_dealt(n_tasks, n_servers):
 def test_a_small_network_is_balanced_too():
     net = large(hidden=40)
     for n_servers in (1, 2, 4):
-        cut = pieces(net, Placement.default(net), Topology(2, 1, n_servers), "float32")
+        cut = cut_parameters(net, Placement.default(net), Topology(2, 1, n_servers), "float32")
         load = [sum(len(p) for p in cut if p.server == s) for s in range(n_servers)]
         assert max(load) <= 1.3 * sum(load) / n_servers
 
@@ -127,8 +127,10 @@ def test_a_small_network_is_balanced_too():
 def test_groups_change_nothing_of_the_pieces():
     net = large()
     placement = Placement.default(net)
-    first = pieces(net, placement, Topology(1, 2, 2), "float32")
-    assert all(pieces(net, placement, Topology(g, 2, 2), "float32") == first for g in (2, 5))
+    first = cut_parameters(net, placement, Topology(1, 2, 2), "float32")
+    assert all(
+        cut_parameters(net, placement, Topology(g, 2, 2), "float32") == first for g in (2, 5)
+    )
 
 
 @given(st.lists(st.integers(1, 40), max_size=200), st.sampled_from([4, 8]))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from horn.job import Job
-from horn.parameter_server.pieces import pieces
+from horn.parameter_server.pieces import cut_parameters
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.serving import mesh_of, serve
 from horn.partition.placement import Placement
@@ -76,7 +76,7 @@ def together(
     def served(rank: int) -> ParameterServer:
         with wires[rank] as wire:
             wire.connect(ends, TIMEOUT_S)
-            cut = pieces(job.network, placement, topology, job.dtype)
+            cut = cut_parameters(job.network, placement, topology, job.dtype)
             server = strategy.server(job, rank - topology.n_workers, cut, topology)
             serve(server, mesh_of(server, wire, TIMEOUT_S, TIMEOUT_S), TIMEOUT_S)
             return server
