@@ -455,20 +455,25 @@ def _makes_functions(function: types.FunctionType) -> bool:
     return any(code.co_name == "<lambda>" or code.co_name[0] != "<" for code in inner)
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two things are one, or two functions that compute the same."""
+def is_same(one: Any, other: Any, within: Sequence[tuple[Any, Any]] = ()) -> bool:
+    """Whether two things are one, or two functions that compute the same. within : the pairs that
+    hold these, for functions that hold themselves.
+    """
     if one is other or not (isinstance(one, types.FunctionType) and type(one) is type(other)):
         is_scalar = isinstance(one, Scalar) and type(one) is type(other)
         return one is other or (is_scalar and bool(one == other))
+    if any(one is a and other is b for a, b in within):
+        return True  # unless something else of theirs differs
+    within = [*within, (one, other)]
     pairs = zip(_held(one), _held(other), strict=False)
     digests = {texts.code_digest(each.__code__) for each in (one, other)}
-    return len(digests) == 1 and all(is_same(a, b) for a, b in pairs)
+    return len(digests) == 1 and all(is_same(a, b, within) for a, b in pairs)
 
 
 def _held(function: types.FunctionType) -> list[Any]:
     """What a function has of its own beside its code: variables around it, and defaults."""
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    around = texts.around(function).values()
+    return [*around, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def unsaid_method(

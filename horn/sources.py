@@ -105,8 +105,8 @@ def hiding(error: BaseException) -> str:
 class SourceCapture:
     """The sources that some classes and functions need.
 
-    other : the value to write for a variable of an enclosing function that is neither number,
-    string nor function; by default that is an error.
+    other : the value to write for a variable of an enclosing function that is neither number nor
+    string; by default a function or a plain value is captured, and anything else an error.
 
     Raises
     ------
@@ -116,9 +116,17 @@ class SourceCapture:
     def __init__(self, other: Callable[[Any], Any] | None = None) -> None:
         self._modules: dict[str, NeededModule] = {}
         self._other = other
+        self._under_way: list[Any] = []  # what is captured now, each by the one before
 
     def reference(self, thing: Any) -> Reference:
         """Capture a class or function; JSON for ``CapturedCode.resolve``."""
+        self._under_way.append(thing)
+        try:
+            return self._reference(thing)
+        finally:
+            self._under_way.pop()
+
+    def _reference(self, thing: Any) -> Reference:
         if isinstance(thing, types.BuiltinFunctionType) and thing.__module__ == "math":
             return {"math": thing.__name__}
         if not isinstance(thing, (type, types.FunctionType)):
@@ -163,14 +171,16 @@ class SourceCapture:
         needed.inner[place_of(node)] = node
         free = {}
         for variable, value in around:
+            if value is thing and variable == thing.__name__:
+                continue  # a function that calls itself: its own statement defines it
             if isinstance(value, Scalar):
                 free[variable] = {"value": value}
-            elif isinstance(value, types.FunctionType) and value is not thing:
+            elif self._other is not None:
+                free[variable] = self._other(value)
+            elif isinstance(value, types.FunctionType) and value not in self._under_way:
                 free[variable] = self.reference(value)
             elif (variable, value) in bases:
                 free[variable] = self.reference(value)
-            elif self._other is not None:
-                free[variable] = self._other(value)
             elif is_plain(value):
                 free[variable] = {"value": encoded(value)}
             else:
@@ -436,10 +446,9 @@ def _free_variables(thing: Any) -> Iterator[tuple[str, Any]]:
     functions = [thing] if isinstance(thing, types.FunctionType) else vars(thing).values()
     for function in functions:
         if isinstance(function, types.FunctionType):
-            names, cells = function.__code__.co_freevars, function.__closure__ or ()
-            for variable, cell in zip(names, cells, strict=True):
+            for variable, value in texts.around(function).items():
                 if variable != "__class__":
-                    yield variable, cell.cell_contents
+                    yield variable, value
 
 
 def _definition(thing: Any, needed: NeededModule) -> tuple[ast.AST | None, list[tuple[str, Any]]]:

@@ -222,6 +222,14 @@ def outdated(thing: Any) -> str:
     return ""
 
 
+def around(function: types.FunctionType) -> dict[str, Any]:
+    """The values of the variables of functions around it that a function reads; without those that
+    have none yet, or no longer.
+    """
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
+
+
 def code_digest(code: types.CodeType) -> str:
     """A digest of a code, whatever lines it counts; another Python may give another."""
     found = hashlib.sha256(code.co_code)

@@ -217,13 +217,12 @@ class JobDescriber:
             return thing if np.isfinite(thing) else repr(thing)
         if isinstance(thing, np.ndarray):
             return digest(thing) if thing.dtype.kind in "biuf" else _undescribed(thing)
-        if isinstance(thing, (type, types.FunctionType, types.BuiltinFunctionType)):
-            return self._code(thing)
         if id(thing) in self._under_way:
             return {"class": type(thing).__name__, "is": "what it is in"}
         self._under_way.append(id(thing))
         try:
-            return self._composed(thing)
+            is_code = isinstance(thing, (type, types.FunctionType, types.BuiltinFunctionType))
+            return self._code(thing) if is_code else self._composed(thing)
         finally:
             self._under_way.pop()
 
@@ -238,7 +237,7 @@ class JobDescriber:
             if thing and all(isinstance(value, Layer) for value in thing):
                 return {layer.name: self.describe(layer) for layer in thing}
             return [self.describe(value) for value in thing]
-        found = {"class": self._code(type(thing))}
+        found = {"class": self.describe(type(thing))}
         for name, value in _fields(thing).items():
             if (type(thing), name) in LEFT_OUT:
                 continue
@@ -294,13 +293,12 @@ class JobDescriber:
     def _compiled(self, thing: Any) -> Any:
         """Describe code whose source cannot be read, such as code typed at the prompt."""
         if isinstance(thing, types.FunctionType):
-            cells = [cell.cell_contents for cell in thing.__closure__ or ()]
             names = [n for n in thing.__code__.co_names if n in thing.__globals__]
             read = {n: thing.__globals__[n] for n in names}
             return {
                 "code": thing.__qualname__,
                 "bytes": texts.code_digest(thing.__code__),
-                "free": [self.describe(cell) for cell in cells],
+                "free": [self.describe(value) for value in texts.around(thing).values()],
                 "defaults": self.describe([thing.__defaults__, thing.__kwdefaults__]),
                 "reads": {
                     n: self.describe(v)
@@ -318,7 +316,7 @@ class JobDescriber:
             }
             return {
                 "code": thing.__qualname__,
-                "bases": [self._code(b) for b in thing.__bases__ if b is not object],
+                "bases": [self.describe(b) for b in thing.__bases__ if b is not object],
                 "functions": functions,
                 "set": self._attributes(thing),
             }

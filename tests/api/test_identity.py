@@ -499,6 +499,83 @@ def test_a_closure_over_an_array_counts():
     assert "its layer1.activation.f.free.table is float64 (3,)" in differences(was, other)[0]
 
 
+def test_a_helper_inside_the_same_function_counts(code):
+    text = "    def f(z):\n        return z * factor\n    return f"
+
+    def helped(by):
+        inner = f"    def helper(z):\n        return z * {by}\n"
+        return code(text, f"{inner}    def f(z):\n        return helper(z) * factor\n    return f")
+
+    assert differences(helped(2), helped(2)) == []
+    said = differences(helped(2), helped(3))
+    assert "its layer2.activation.f.free.helper.text" in said[0]
+    moved = code(text, text.replace("    def", "    # a comment\n    def", 1))
+    assert differences(code(), moved) == []
+
+
+def _counting():
+    def count(z):
+        return z if z < 2.0 else count(z - 1.0)
+
+    return count
+
+
+def _mutual():
+    def even(z):
+        return z if z < 1.0 else odd(z - 1.0)
+
+    def odd(z):
+        return z if z < 1.0 else even(z - 1.0)
+
+    return even
+
+
+def _renamed():
+    def f(z):
+        return z if z < 1.0 else g(z - 1.0)
+
+    g = f
+    return f
+
+
+def _without_value():
+    def f(z):
+        return z if z < 1.0 else later
+
+    if False:
+        later = 0
+    return f
+
+
+def _class_of_itself():
+    class Own:
+        def again(self):
+            return Own()
+
+    return Own
+
+
+@pytest.mark.parametrize("make", [_counting, _mutual, _renamed, _without_value, _class_of_itself])
+def test_code_inside_a_function_may_call_itself(make):
+    first = JobDescriber().describe(make())
+    assert first == JobDescriber().describe(make())
+    assert "text" in first
+
+
+def test_code_without_a_source_may_call_itself():
+    def made_with(less):
+        names = {}
+        inner = f"    def f(z):\n        return f(z - {less})\n    return f\n"
+        own = "class Own(list):\n    def append(self, z):\n        super().append(z)\n"
+        exec(f"def make():\n{inner}{own}", names)
+        describer = JobDescriber()
+        return [describer.describe(one) for one in (names["make"](), names["Own"], names["Own"]())]
+
+    first = made_with(1)
+    assert "bytes" in first[0] and "functions" in first[1]
+    assert first == made_with(1) != made_with(2)
+
+
 def test_code_without_a_source_is_compared_as_it_was_compiled():
     def made_of(expression):
         names = {"horn": horn}

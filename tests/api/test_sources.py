@@ -17,6 +17,7 @@ import pytest
 
 import horn
 from horn.errors import ModelError
+from horn.module_source import is_same
 from horn.sources import CapturedCode, SourceCapture
 
 # ``first`` waits, while it runs again, for what the test does in between.
@@ -278,3 +279,38 @@ def test_what_a_failed_text_did_not_reach_is_not_saved(text: str, tmp_path: Path
     with pytest.raises(ZeroDivisionError):
         exec(text, namespace)
     assert given_again(tmp_path, namespace)
+
+
+COUNTS = """
+def counting(least):
+    def count(n):
+        return 1 if n < least else count(n - 1) + count(n - 2)
+    return count
+
+def mutual():
+    def even(n):
+        return n == 0 or odd(n - 1)
+    def odd(n):
+        return n != 0 and even(n - 1)
+    return even
+
+made = counting(2)
+
+def by_made(n):
+    return made(n)
+"""
+
+
+def test_a_function_inside_a_function_that_calls_itself_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = ran(COUNTS, tmp_path, "counts_itself")
+    for function in (module["counting"](2), module["by_made"]):
+        capture = SourceCapture()
+        reference = capture.reference(function)
+        assert CapturedCode(capture.sources(), "a model").resolve(reference)(5) == 8
+    with pytest.raises(ModelError, match="odd reads 'even' of the function around it"):
+        SourceCapture().reference(module["mutual"]())
+    assert is_same(module["counting"](2), module["made"])
+    assert not is_same(module["counting"](3), module["made"])
