@@ -361,10 +361,11 @@ def line_start(path: Path, at: int, n: int = 1) -> int:
             step = min(65536, at)
             file.seek(at - step)
             block = file.read(step)
-            while (found := block.rfind(b"\n")) >= 0:
-                n -= 1
-                if not n:
-                    return at - step + found + 1
-                block = block[:found]
+            n_lines = block.count(b"\n")
+            if n_lines >= n:
+                for _ in range(n):
+                    step = block.rfind(b"\n", 0, step)
+                return at - len(block) + step + 1
+            n -= n_lines
             at -= step
     return 0

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horn.cluster import store
-from horn.cluster.store import MARK_S, HostStore, LogFile, written_since
+from horn.cluster.store import MARK_S, HostStore, LogFile, line_start, written_since
 from horn.errors import ClusterError, JobError
 from tests.support.room import no_room
 
@@ -230,3 +230,13 @@ def test_a_package_for_a_folder_that_has_vanished_is_refused_with_what_to_do(tmp
             store.put("ab" * 32, b"", iter(()))
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("line", [b"\n", b"x" * 99 + b"\n"])
+def test_the_last_lines_of_a_long_log_begin_where_they_do(line: bytes, tmp_path: Path):
+    """Of 2 MiB of blank lines they took a quarter of a minute."""
+    path, n = tmp_path / "log", (2 << 20) // len(line)
+    path.write_bytes(line * n)
+    end = n * len(line) - 1
+    for last in (1, 2, 65536 // len(line), 65537, n - 1, n, n + 1, 10**9):
+        assert line_start(path, end, last) == max(n - last, 0) * len(line)
