@@ -41,7 +41,7 @@ from horn.runtime.context import TaskContext
 from horn.runtime.group import Group, task_name
 from horn.schedules import SettableRate
 from horn.sources import line_of
-from horn.strategies import TaskEngine, Topology
+from horn.strategies import TaskEngine, Topology, is_of
 from horn.strategies._replica import Replica
 from horn.training.hooks import Hooks, in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
@@ -445,7 +445,7 @@ class TaskProcess:
         path = Path(run.resume)
         saved = Checkpoints(path.parent).open(path, verify=False)
         wrote = str(saved.facts.get("identity", {}).get("strategy", ""))
-        is_same = wrote.startswith(strategy.name)
+        is_same = is_of(wrote, strategy.name)
         has_own = not strategy.is_joined and is_same and saved.facts.get("groups") == run.n_groups
         own = rank // run.n_tasks if has_own else None
         topology = Topology(run.n_groups, run.n_tasks, run.n_servers)

@@ -224,6 +224,11 @@ def in_words(strategy: Strategy) -> str:
     return f"{strategy.name} ({', '.join(said)})" if said else strategy.name
 
 
+def is_of(words: str, name: str) -> bool:
+    """Whether what a strategy ``resumes_as`` is said by one of this name, with any settings."""
+    return words == name or words.startswith((f"{name} (", f"{name}, "))
+
+
 def check_takes_gradients(name: str, optimizer: Optimizer) -> None:
     """Raise JobError where pushes of neurons are no gradients to the optimizer."""
     if optimizer.tells_pushes_apart:

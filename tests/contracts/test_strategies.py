@@ -60,6 +60,16 @@ CASES: dict[str, Strategy] = {
 IN_GROUPS = [(2, 1), (2, 2)]
 
 
+def test_a_checkpoint_is_of_the_strategy_that_it_names_and_of_no_other():
+    topology = Topology(2, 1, 0)
+    for name, made in CASES.items():
+        words = made.resumes_as(topology)
+        assert strategies.is_of(words, made.name), name
+        others = {other.name for other in CASES.values()} - {made.name}
+        for other in (*others, made.name[:-1], f"{made.name}s", ""):
+            assert not strategies.is_of(words, other), (words, other)
+
+
 def is_deterministic(strategy: Strategy) -> bool:
     return not strategy.is_asynchronous or getattr(strategy, "max_staleness", None) == 0
 

@@ -194,6 +194,13 @@ class Growing(horn.Strategy):
         yield Mean(list(view.parameters.values()))
 
 
+@dataclass(frozen=True)
+class Averag(Growing):
+    """Its name begins another's."""
+
+    name: ClassVar[str] = "averag"
+
+
 def test_a_strategy_goes_on_with_a_dict_that_it_remembers(tmp_path):
     """The first checkpoint ended the run: it took dataclasses alone."""
     given, how = job(is_dense=True), {"groups": 2, "strategy": Growing(), "progress": False}
@@ -240,6 +247,7 @@ def test_what_callbacks_decided_for_the_end_of_an_epoch_holds_after_a_resume(tmp
         ({}, {"groups": 2, "strategy": "averaging"}),
         ({"groups": 2}, {"groups": 2, "strategy": "averaging"}),
         ({"groups": 2, "strategy": "averaging"}, {"groups": 2}),
+        ({"groups": 2, "strategy": "averaging"}, {"groups": 2, "strategy": Averag()}),
         ({"groups": 2, "strategy": "averaging"}, {"groups": 3, "strategy": "averaging"}),
         ({"groups": 2, "strategy": "parallel-dropout"}, {"groups": 2}),
     ],
