@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LOOK_S = 0.2  # between two looks at a cluster's jobs
 LEAVE_S = 10.0  # for a run that is ended to end
 STATES = {0: "SUCCEEDED", 5: "STOPPED", 7: "DIVERGED", 124: "TIMEOUT", 130: "STOPPED"}
+RESULT = b'{"schema": "horn.run/1"'  # how a run's result begins
 SAYS = ("Error: ", "Stopped")  # how a run that ends without a result says why
 
 
@@ -247,13 +248,8 @@ def _start(
 
 def _ended(child: _Child) -> None:
     """Read the results of an ended run."""
-    import json
-
     code = child.process.wait()
-    result: dict[str, Any] = {}
-    lines = child.stem.with_suffix(".out").read_text().splitlines()
-    if lines and lines[-1].startswith("{"):
-        result = json.loads(lines[-1])
+    result = _result(child.stem.with_suffix(".out").read_bytes())
     told = child.stem.with_suffix(".err").read_text(errors="replace").strip().splitlines()
     # Lines about files in the sweep's folder go: it is removed.
     said = "\n".join(line for line in told if child.stem.parent.name not in line)
@@ -263,6 +259,22 @@ def _ended(child: _Child) -> None:
     reason = said.removeprefix("Error: ") or f"it {how_it_ended(code)[0]}"
     child.trial.ended(state, result, "" if state == "SUCCEEDED" else reason)
     child.trial.seconds = child.trial.seconds or time.monotonic() - child.begun
+
+
+def _result(out: bytes) -> dict[str, Any]:
+    """What a run has said at its end, {} if it has not. The user's code may write there, too, past
+    Python's stdout: any bytes, also in the same line.
+    """
+    import json
+
+    at = out.rfind(RESULT)
+    if at < 0:
+        return {}
+    try:
+        found: dict[str, Any] = json.JSONDecoder().raw_decode(out[at:].decode(errors="replace"))[0]
+    except ValueError:  # another process of the run wrote in between
+        return {}
+    return found
 
 
 def _end(children: Sequence[_Child]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.cli import _remote
+from horn.cli import _remote, sweep
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import ENDED, JobState
 from horn.errors import ClusterError, JobError, NotFound, Unreachable
@@ -164,6 +164,35 @@ def job():
     runs = done.json["runs"]
     assert [r["state"] for r in runs] == ["FAILED", "SUCCEEDED"]
     assert runs[0]["reason"] == "it ended with exit code 7"
+
+
+def test_what_a_run_writes_past_pythons_stdout_ends_no_other(run: Any, folder: Path) -> None:
+    """A byte that is no UTF-8, or a line with a brace, ended the sweep as a bug in horn."""
+    (folder / "writes.py").write_text("""
+import os
+import job as plain
+def write(context):
+    os.write(1, b"\\xff\\n{no JSON")
+def job():
+    return plain.job().with_settings(callbacks=[write])
+""")
+    done = run("sweep", "writes.py", "--set", "epochs=1,2", "-q", "-o", "best.horn")
+    assert done.code == 0, done.err
+    assert "best" in done.out and "SUCCEEDED" in done.out and (folder / "best.horn").exists()
+
+
+@pytest.mark.parametrize(
+    "said, epochs",
+    [
+        (b'{"schema": "horn.run/1", "epochs": 3}\n', 3),
+        (b'\xff{"schema": "horn.run/1", "epochs": 3, "name": "\xff"}{\n', 3),
+        (b'{"schema": "horn.run/1", "ep', None),
+        (b'{"history": [{}]}\n', None),
+        (b"", None),
+    ],
+)
+def test_the_result_of_a_run_is_found_in_what_it_wrote(said: bytes, epochs: int | None) -> None:
+    assert sweep._result(said).get("epochs") == epochs
 
 
 @pytest.mark.parametrize(
