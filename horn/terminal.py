@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn import defaults
 from horn.errors import JobError
 from horn.training.progress import LineProgress, Progress, count, figure, line
 
@@ -133,11 +134,14 @@ def checkpoint_every(text: str | None) -> dict[str, Any]:
 
 
 def duration(text: str) -> float:
-    """Parse 90, 90s, 5m or 2h to seconds. Raises JobError."""
+    """Parse 90, 90s, 5m or 2h to seconds, LONGEST_S at most. Raises JobError."""
     found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in UNITS_S or found[1].count(".") > 1 or found[1] == ".":
         raise JobError(f"{text!r} is no length of time; write 90s, 5m or 2h")
-    return float(found[1]) * UNITS_S[found[2]]
+    seconds = float(found[1]) * UNITS_S[found[2]]
+    if seconds > defaults.LONGEST_S:
+        raise JobError(f"{text!r} is longer than 30 years; leave it out, or write less")
+    return seconds
 
 
 def pins(texts: Sequence[str]) -> dict[str, str]:

@@ -125,7 +125,7 @@ def train(
     on stderr, or a ``horn.training.progress.Progress``, or a function of an epoch's row; a notebook
     shows a bar and a table unless it is False. timeout : seconds from the call, after which the run
     ends with Timeout: after the present update, or 10 s later wherever it is, as in a callback, if
-    it is in the main thread.
+    it is in the main thread; None or infinity for no end.
 
     With ``tasks`` above 1 the network is divided among that many processes, which give the answer
     of one. With ``groups`` above 1 there are as many replicas of it, each over its tasks, and

@@ -10,6 +10,7 @@ from horn.cluster.job_controller import JobTerms
 from horn.cluster.scheduler import ResourceRequest
 from horn.cluster.submission import Submission
 from horn.cluster.user import JobUser
+from horn.defaults import LONGEST_WAIT_S
 from horn.errors import JobError
 from horn.process.limits import ProcessLimits
 from horn.security.keys import Key
@@ -39,9 +40,10 @@ class HostCapacity:
 
     def __post_init__(self) -> None:
         check_address(self.address)
-        if not self.session_s > 0:
+        if not 0 < self.session_s <= LONGEST_WAIT_S:  # ZooKeeper counts ms in 32 bits
             raise JobError(
-                f"--session {self.session_s:g} s: a time above 0, such as {SESSION_S:g}s"
+                f"--session {self.session_s:g} s: a time above 0, {LONGEST_WAIT_S:g} s at most, "
+                f"such as {SESSION_S:g}s"
             )
 
 

@@ -155,7 +155,7 @@ class Cluster:
             checkpoint_every=checkpoint_every,
             checkpoint_s=checkpoint_seconds,
             max_restarts=max_restarts,
-            timeout_s=timeout,
+            timeout_s=asked.timeout,
             options=_options(asked, trace),
             user=user(),
         )

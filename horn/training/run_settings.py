@@ -83,15 +83,29 @@ class RunSettings:
             raise JobError(f"barrier is {self.barrier!r}; choose one of {', '.join(known)}")
         if self.transport != defaults.TRANSPORT:  # which one task need not import
             transport.between_processes(self.transport)
-        for what in ("superstep_timeout", "start_timeout", "checkpoint_seconds"):
+        for what, most in (
+            ("superstep_timeout", defaults.LONGEST_WAIT_S),
+            ("start_timeout", defaults.LONGEST_WAIT_S),
+            ("checkpoint_seconds", defaults.LONGEST_S),
+        ):
             seconds: Any = getattr(self, what)
             if seconds is None and what == "checkpoint_seconds":
                 continue
-            if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-                raise JobError(f"{what} must be a number of seconds above 0, got {seconds!r}")
+            if not isinstance(seconds, (int, float)) or not 0 < seconds <= most:
+                raise JobError(
+                    f"{what} must be a number of seconds above 0, got {seconds!r}; {most:g} are "
+                    f"the most"
+                )
         limit: Any = self.timeout
-        if limit is not None and (not isinstance(limit, (int, float)) or not limit >= 0):
-            raise JobError(f"timeout must be a number of seconds, got {limit!r}")
+        if limit == math.inf:  # as it is written elsewhere
+            object.__setattr__(self, "timeout", None)
+        elif limit is not None and (
+            not isinstance(limit, (int, float)) or not 0 <= limit <= defaults.LONGEST_S
+        ):
+            raise JobError(
+                f"timeout must be a number of seconds, got {limit!r}; {defaults.LONGEST_S:g} are "
+                f"the most, and None is no end"
+            )
 
     @property
     def made_strategy(self) -> Strategy:

@@ -20,6 +20,7 @@ import horn
 from horn.data import permutation
 from horn.errors import DataError, Diverged, HornError, JobError, ModelError, Timeout
 from horn.training.progress import LineProgress, Progress, line
+from horn.training.run_settings import RunSettings
 from tests.api.fake import Scripted
 
 training: Any = importlib.import_module("horn.train")  # the attribute of horn is the function
@@ -303,6 +304,9 @@ def test_another_seed_draws_random_connections_anew() -> None:
         ),
         ({"tasks": 2, "superstep_timeout": "5"}, "must be a number of seconds above 0, got '5'"),
         ({"tasks": 2, "start_timeout": math.inf}, "must be a number of seconds above 0, got inf"),
+        ({"superstep_timeout": 1e10}, "above 0, got 10000000000.0; 1e[+]06 are the most"),
+        ({"timeout": 1e10}, "got 10000000000.0; 1e[+]09 are the most, and None is no end"),
+        ({"timeout": math.nan}, "timeout must be a number of seconds, got nan"),
         ({"tasks": 2, "pins": "layer1=sender"}, "pins say of layers where .*; got 'layer1=sender'"),
         ({"tasks": 2, "backend": "python"}, "a network that is interpreted runs on one"),
         ({"tasks": 2, "backend": "magic"}, "no backend is called 'magic'"),
@@ -463,3 +467,9 @@ def test_its_documentation_is_that_of_the_function(first: str) -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (found.stdout, found.returncode) == ("Train a job\n", 0), found.stderr
+
+
+def test_an_infinite_timeout_is_none() -> None:
+    """A thread that waited for its end ended at once, with a traceback."""
+    assert RunSettings(timeout=math.inf).timeout is None
+    assert RunSettings(timeout=1e9).timeout == 1e9

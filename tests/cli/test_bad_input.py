@@ -300,6 +300,8 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--strategy", "easgd", "--resume", "r"], 2, "(--resume without RUN)"),
         (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; known: kernels"),
         (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
+        (["job.py", "--timeout", "9" * 400], 2, "is longer than 30 years; leave it out"),
+        (["job.py", "--start-timeout", "100d"], 2, "got 8640000.0; 1e+06 are the most"),
         (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
         (["job.py", "--batch", "5"], 2, "No such option '--batch'; write  --set batch_size=VALUE"),
         (["job.py", "--lr=0.1"], 2, "'--lr'; write  --set optimizer.learning_rate=VALUE"),
@@ -421,10 +423,13 @@ def test_a_worker_whose_memory_is_not_in_bytes(run: Any) -> None:
     assert_refused(done, 2, "Invalid value for '--memory': 8 is not in the range x>=268435456")
 
 
-def test_a_worker_whose_session_has_no_time(run: Any) -> None:
+@pytest.mark.parametrize("session, seconds", [("0s", "0"), ("100d", "8.64e+06")])
+def test_a_worker_whose_session_has_no_time_or_more_than_there_is(
+    run: Any, session: str, seconds: str
+) -> None:
     """It tried for ever, as if ZooKeeper were not there."""
-    done = run("worker", "--zk", "127.0.0.1:1", "--session", "0s")
-    assert_refused(done, 2, "--session 0 s: a time above 0, such as 6s")
+    done = run("worker", "--zk", "127.0.0.1:1", "--session", session)
+    assert_refused(done, 2, f"--session {seconds} s: a time above 0, 1e+06 s at most, such as 6s")
 
 
 def test_a_worker_for_a_user_that_nobody_is(run: Any) -> None:
