@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ from horn.training.interrupts import ending_of
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 INTERNAL = 70
+VERBOSE = re.compile("-[dfhq]*v")  # after options that have no value: what follows others is theirs
 
 
 class OtherPipe(Exception):
@@ -176,7 +178,7 @@ def _bug_report(kind: str, arguments: list[str]) -> str:
 def _is_verbose(arguments: list[str]) -> bool:
     """Whether -v is given, also for errors that come before the options are parsed."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return any(a == "--verbose" or (a[:1] == "-" and a[1:2] != "-" and "v" in a) for a in own)
+    return any(a == "--verbose" or VERBOSE.match(a) for a in own)
 
 
 def _traceback() -> None:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 
+from horn import cli
 from horn.cli import _end
 from tests.cli.conftest import JOB, Result
 from tests.cluster.agents import ROOT
@@ -483,3 +485,27 @@ def test_a_relative_folder_of_a_worker_in_a_removed_one(
     (folder / "gone").rmdir()
     done = run("worker", "--zk", "127.0.0.1:1", "--dir", "mine")
     assert_refused(done, 2, "the current folder was removed; go to another, or give absolute paths")
+
+
+@pytest.mark.parametrize(
+    "word, is_asked",
+    [("-v", True), ("-qv", True), ("-vq", True), ("--verbose", True), ("-ov.horn", False),
+     ("-qoconv.horn", False), ("-nv", False), ("--vx", False), ("v", False)],
+)  # fmt: skip
+def test_verbose_is_an_option_and_no_letter_of_another_ones_value(
+    word: str, is_asked: bool
+) -> None:
+    """-oconv.horn asked for tracebacks."""
+    assert _end._is_verbose(["submit", "job.py", word]) is is_asked
+    assert not _end._is_verbose(["submit", "job.py", "--", word])
+
+
+def test_the_options_before_a_short_verbose_are_those_without_a_value() -> None:
+    known = {}
+    for name in cli.horn.list_commands(click.Context(cli.horn)):
+        command = cli.horn.get_command(click.Context(cli.horn), name)
+        for option in command.params if command else ():
+            known |= dict.fromkeys((o for o in option.opts if len(o) == 2 and o[0] == "-"), option)
+    flags = {word[1] for word, option in known.items() if getattr(option, "is_flag", False)}
+    assert {word for word in "dfhqv" if _end.VERBOSE.match(f"-{word}v")} == flags | {"h"}
+    assert not any(_end.VERBOSE.match(f"{word}v") for word in known if word[1] not in flags)
