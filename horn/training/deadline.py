@@ -74,6 +74,7 @@ def interrupting(
         yield is_over.set
         return
     interrupts_at = at + (INTERRUPT_S if after_s is None else after_s)
+    # None: a program that Python is a part of handles it, and could not be given it back.
     before = signal.getsignal(NUMBER)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -85,7 +86,8 @@ def interrupting(
     def watch() -> None:
         if is_over.wait(max(interrupts_at - time.monotonic(), 0.0)):
             return
-        signal.pthread_kill(main.ident or 0, NUMBER)
+        if before is not None:
+            signal.pthread_kill(main.ident or 0, NUMBER)
         if deadline.end is None or is_over.wait(END_S):
             return
         place = _line(sys._current_frames().get(main.ident or 0))
@@ -93,7 +95,8 @@ def interrupting(
         deadline.end(f"{place}{said}")
 
     try:
-        signal.signal(NUMBER, interrupt)
+        if before is not None:
+            signal.signal(NUMBER, interrupt)
         threading.Thread(target=watch, name="horn-deadline", daemon=True).start()
         yield is_over.set
     except Interrupted as error:
@@ -101,7 +104,8 @@ def interrupting(
         raise
     finally:
         is_over.set()
-        signal.signal(NUMBER, before)
+        if before is not None:
+            signal.signal(NUMBER, before)
 
 
 def _line(frame: FrameType | None) -> str:

@@ -46,6 +46,8 @@ def interrupts(
     before = {number: signal.getsignal(number) for number in numbers}
     if before.get(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
         del before[signal.SIGHUP]
+    # None: a program that Python is a part of handles it, and could not be given it back.
+    before = {number: handler for number, handler in before.items() if handler is not None}
     for number in before:
         signal.signal(number, interrupt)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from horn.errors import MemberLost, Timeout
 from horn.training import deadline
 from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.hooks import Hooks
+from horn.training.interrupts import ENDS, interrupts
 from horn.training.loop import History
 
 
@@ -45,6 +47,14 @@ def test_nobody_is_interrupted_without_a_timeout_before_it_after_settling_or_in_
     thread.start()
     thread.join()
     assert ended.is_set()
+
+
+def test_a_signal_that_another_program_handles_is_left_to_it(monkeypatch: pytest.MonkeyPatch):
+    """Python, embedded in it, cannot give it back: that was a TypeError at the end of a run."""
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", lambda *given: pytest.fail(f"{given}"))
+    with interrupting(Deadline(100.0)), interrupts(threading.Event(), numbers=ENDS):
+        pass
 
 
 def test_one_run_within_another_is_interrupted_by_both():
