@@ -528,10 +528,11 @@ def _explained(
         return error
     from horn.training import diagnosis
 
+    start, kept = recovery.start, error.kept
+    n_updates = error.met.iteration + 1 - (0 if start is None else start.iteration)
     found = diagnosis.look_again(
-        job, partial(_engine, job, settings), error.met, error.kept, seconds
+        job, partial(_engine, job, settings), error.met, kept, seconds / max(n_updates, 1)
     )
-    kept = error.kept
     if found is not None:
         better = Diverged(f"{when(error.met)}\n{found.text}")
         better.iteration, memory = found.iteration, found.memory

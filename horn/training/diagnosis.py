@@ -47,14 +47,14 @@ def look_again(
     make: Callable[[], Engine],
     met: NonFinite,
     kept: KeptArrays | None,
-    seconds: float,
+    step_s: float,
 ) -> Diagnosis | None:
     """Find the first number that is not finite; None if the repetition takes too long, or does
-    not meet it again. make : an engine as at the start of the run. seconds : how long the run took.
+    not meet it again. make : an engine as at the start of the run. step_s : the time of an update
+    in the run.
     """
     first = 0 if kept is None else kept.iteration
-    n_steps = met.iteration + 1 - first
-    if seconds * n_steps / max(met.iteration + 1, 1) > MOST_S:
+    if step_s * (met.iteration + 1 - first) > MOST_S:
         return None
     engine, batches = make(), Batches(job)
     engine.bind(batches.data)

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ import pytest
 
 import horn
 from horn.errors import Diverged
-from horn.training.divergence import grown, of_guessing
+from horn.training import diagnosis
+from horn.training.checkpointing import RecoverySettings
+from horn.training.divergence import KeptArrays, NonFinite, grown, of_guessing
 from horn.training.loop import History
+from horn.training.run_settings import RunSettings
 
 
 class Log(horn.Neuron):
@@ -436,3 +440,17 @@ def test_what_has_no_number_where_nothing_is_heard_is_told_by_its_line(neuron, l
     said = str(caught.value)
     assert f"in {neuron.__name__}.forward" in said and line in said
     assert error in said and f"feeds forward {fed}" in said
+
+
+def test_the_time_of_a_step_is_that_of_this_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of the runs before had taken no time: a search that is too long was begun."""
+    training, step_s = importlib.import_module("horn.train"), []
+    monkeypatch.setattr(diagnosis, "look_again", lambda *given: step_s.append(given[-1]))
+    error = Diverged("")
+    error.met = NonFinite("the loss became nan", iteration=99, epoch=1)
+    error.kept = KeptArrays(98, 98, {"parameter": {}, "state": {}})
+    start: Any = SimpleNamespace(iteration=90)
+    monkeypatch.setattr(training, "_model_before", lambda *given: None)
+    for recovery in (RecoverySettings(), RecoverySettings(start=start)):
+        training._explained(error, job(Log), RunSettings(), recovery, None, 100.0)
+    assert step_s == [1.0, 10.0]
