@@ -47,7 +47,7 @@ from horn.training.checkpointing import (
     rows_of,
     stopped,
 )
-from horn.training.checks import check_backwards, check_run, check_settings, is_alone
+from horn.training.checks import check_backwards, check_run, check_settings
 from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.divergence import grown, of_guessing, too_far, when
 from horn.training.hooks import Hooks, attach, hooks_of
@@ -224,7 +224,7 @@ def _conduct(
     code = Description.of(job.network, job.metrics)
     _warn_of_begin(job, code)
     check_settings(job, settings, schedule is not None, on_cluster is not None)
-    is_single = is_alone(settings) and (on_cluster is None or not is_compiled(backend, job.network))
+    is_single = settings.is_alone and (on_cluster is None or not is_compiled(backend, job.network))
     if is_single:
         settings.check_alone()
         if not isinstance(settings.profile, bool):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from horn.checkpoint.places import cross
 from horn.description import shapes
 from horn.errors import Diverged, HornError, ProtocolError
 from horn.executor.failures import FailureEvidence, is_repairable, verdict
@@ -240,7 +241,7 @@ class TaskMonitor:
                 values = _values(memory, part)
                 if part.name not in found:
                     found[part.name] = np.zeros(shape, self.job.dtype)
-                found[part.name][_index(places)] = values
+                found[part.name][cross(places)] = values
             except (ValueError, IndexError) as error:
                 raise ProtocolError(
                     f"task {task}: its share of {part.name} {part.shape} does not fit {shape}: "
@@ -294,9 +295,3 @@ def _values(memory: mmap.mmap, part: control.ArrayPart) -> Array:
     if part.offset + count * dtype.itemsize > len(memory):
         raise ValueError(f"it ends beyond the memory of {len(memory)} bytes")
     return np.frombuffer(memory, dtype, count, part.offset).reshape(part.shape)
-
-
-def _index(places: tuple[slice | Array, ...]) -> Any:
-    if sum(not isinstance(at, slice) for at in places) < 2:
-        return places
-    return np.ix_(*(np.r_[at] if isinstance(at, slice) else at for at in places))

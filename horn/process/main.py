@@ -43,6 +43,7 @@ from horn.schedules import SettableRate
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology, is_of
 from horn.strategies._replica import Replica
+from horn.training.cursor import plain_row
 from horn.training.hooks import Hooks, in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
 from horn.training.loss_journal import LossJournal
@@ -97,12 +98,8 @@ class ProgressReporter(Progress):
 
     def epoch(self, row: Mapping[str, Any]) -> None:
         own = self.own()
-        values: dict[str, Any] = {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in row.items()
-        }
         mean = own.total / own.samples if own.samples else 0.0
-        self.line.send(control.EpochRow(values, self.group, (float(mean), own.samples)))
+        self.line.send(control.EpochRow(plain_row(row), self.group, (float(mean), own.samples)))
 
 
 class TraceRecorder:

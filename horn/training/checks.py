@@ -126,14 +126,9 @@ def check_backwards(job: Job, backend: str) -> None:
             raise
 
 
-def is_alone(settings: RunSettings) -> bool:
-    """Whether one process runs the whole job."""
-    return settings.topology.n_workers == 1 and isinstance(settings.made_strategy, AllReduce)
-
-
 def check_processes(job: Job, settings: RunSettings) -> None:
     """Check that the settings are of as many processes as a run here has. Raises JobError."""
-    if is_alone(settings):
+    if settings.is_alone:
         settings.check_alone()
     else:
         settings.check_together(is_compiled(settings.backend, job.network))
@@ -185,7 +180,7 @@ def check_settings(
             'the tasks of one group, with strategy="allreduce"; leave groups out, or the pin'
         )
     if isinstance(job.data, Stream):
-        is_here = is_alone(settings) and not is_on_cluster
+        is_here = settings.is_alone and not is_on_cluster
         if not is_here or has_checkpoints or settings.resume is not False:
             place = "not on a cluster (horn submit --local runs it here)" if is_on_cluster else ""
             how = place or "tasks=1, groups=1 and no checkpoints"

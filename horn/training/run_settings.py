@@ -14,6 +14,7 @@ from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.partition.placement import check_pins
 from horn.strategies import Strategy, Topology
+from horn.strategies.allreduce import AllReduce
 from horn.training.checkpointing import CheckpointSchedule
 from horn.training.progress import Progress
 
@@ -118,6 +119,11 @@ class RunSettings:
     @property
     def topology(self) -> Topology:
         return Topology(self.groups, self.tasks, self.n_servers)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one process runs the whole job."""
+        return self.topology.n_workers == 1 and isinstance(self.made_strategy, AllReduce)
 
     @property
     def has_guests(self) -> bool:
