@@ -21,15 +21,9 @@ import pytest
 import horn
 from horn import activations, initializers, losses, optimizers, schedules, strategies
 from horn.errors import CheckpointError
+from horn.training.describe_job import LEFT_OUT, JobDescriber
 from horn.training.digest import digest
-from horn.training.identity import (
-    LEFT_OUT,
-    JobDescriber,
-    check_same,
-    differences,
-    identity,
-    uncompared,
-)
+from horn.training.identity import check_same, differences, identity, uncompared
 
 DESCRIPTIONS = [
     "horn.job", "horn.network", "horn.layers", "horn.data.dataset", "horn.data.targets",
@@ -276,7 +270,7 @@ def test_long_lists_of_synapses_are_told_by_the_settings_of_their_windows(monkey
 
     listed = of()
     assert "indices" in listed["job"]["network"]["layers"]["layer1"]["links"][0]["edges"]
-    monkeypatch.setattr("horn.training.identity.MOST_LISTED", 20)
+    monkeypatch.setattr("horn.training.describe_job.MOST_LISTED", 20)
     told = of()
     layers = told["job"]["network"]["layers"]
     assert layers["layer1"]["links"][0]["edges"]["kernel"] == 3

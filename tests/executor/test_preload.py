@@ -87,7 +87,8 @@ from horn._kernels import blas
 blas.load()
 heavy = ("codeop", "csv", "email", "html", "importlib.metadata", "numpy.typing", "symtable",
          "sysconfig", "tempfile", "zipfile", "asyncio", "zk", "horn.checkpoint", "horn.summary",
-         "horn.training.checkpointing", "horn.training.identity", "horn.training.journals")
+         "horn.training.checkpointing", "horn.training.describe_job", "horn.training.identity",
+         "horn.training.journals")
 print([name for name in heavy if name in sys.modules])
 """
     assert say(program) == "[]"
