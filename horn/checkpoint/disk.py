@@ -228,10 +228,10 @@ def read(path: Path, most_bytes: int) -> bytes:
         if size > most_bytes:
             what = f"has {size:,} bytes, expected at most {most_bytes:,}; use an older checkpoint"
             raise CheckpointError(str(path), what)
-        return read_exactly(descriptor, size)
+        return read_up_to(descriptor, size)
 
 
-def read_exactly(descriptor: int, n_bytes: int) -> bytes:
+def read_up_to(descriptor: int, n_bytes: int) -> bytes:
     """Read ``n_bytes`` bytes, or fewer at the end of the file."""
     found = bytearray()
     while len(found) < n_bytes and (more := os.read(descriptor, n_bytes - len(found))):

@@ -18,7 +18,9 @@ from horn.errors import CheckpointError, Conflict, Fenced
 
 logger = logging.getLogger(__name__)
 
-NAME = re.compile(r"ckpt-(?P<iteration>\d{9,18})-(?P<attempt>\d{4,20})(?P<ending>|\.tmp|\.old)")
+FOLDER_NAME = re.compile(
+    r"ckpt-(?P<iteration>\d{9,18})-(?P<attempt>\d{4,20})(?P<ending>|\.tmp|\.old)"
+)
 
 
 @dataclass(frozen=True, order=True)
@@ -86,7 +88,7 @@ class Checkpoints:
         Raises CheckpointError; Fenced if a higher attempt has written a checkpoint, Conflict if
         this one has this iteration already.
         """
-        name = NAME.fullmatch(temporary.name)
+        name = FOLDER_NAME.fullmatch(temporary.name)
         if name is None or int(name["iteration"]) != iteration or name["ending"] != ".tmp":
             what = f"is not the temporary folder of iteration {iteration}"
             raise CheckpointError(str(temporary), what)
@@ -149,7 +151,7 @@ class Checkpoints:
         return [found.iteration for found in sorted(self._complete())]
 
     def _opened(self, path: Path, verify: bool) -> CheckpointReader:
-        name = NAME.fullmatch(path.name)
+        name = FOLDER_NAME.fullmatch(path.name)
         if name is not None and name["ending"]:
             raise CheckpointError(str(path), "is an unfinished checkpoint; use another")
         opened = CheckpointReader(path)
@@ -170,7 +172,7 @@ class Checkpoints:
         found = []
         try:
             for entry in os.scandir(self.path):
-                name = NAME.fullmatch(entry.name)
+                name = FOLDER_NAME.fullmatch(entry.name)
                 if name is not None and entry.is_dir(follow_symlinks=False):
                     numbers = int(name["attempt"]), int(name["iteration"])
                     found.append(CheckpointFolder(*numbers, name["ending"], self.path / entry.name))

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from horn.checkpoint import disk
-from horn.checkpoint.parts import NAME, SUFFIX, WrittenPart, as_json, convert, damaged, decode
+from horn.checkpoint.checked_json import as_json, convert, damaged, decode
+from horn.checkpoint.parts import PART_NAME, SUFFIX, WrittenPart
 from horn.errors import CheckpointError
 
 FILE = "MANIFEST.json"
@@ -79,7 +80,7 @@ def read(folder: Path) -> CheckpointManifest:
     manifest = convert(path, found, CheckpointManifest, "its text")
     for name, file in manifest.files.items():
         stem = name.removesuffix(SUFFIX)
-        if stem == name or not NAME.fullmatch(stem):
+        if stem == name or not PART_NAME.fullmatch(stem):
             raise damaged(path, f"{name!r} is no name of a part")
         if file.bytes < 0 or not SHA256.fullmatch(file.sha256):
             raise damaged(path, f"{name!r} has size {file.bytes} and sha256 {file.sha256!r}")

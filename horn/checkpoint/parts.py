@@ -13,12 +13,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from horn.checkpoint import disk
+from horn.checkpoint.checked_json import as_json, convert, damaged, decode
 from horn.checkpoint.places import Array, Axis, Place, axis
 from horn.errors import CheckpointError
 
@@ -26,7 +27,7 @@ FORMAT = "horn checkpoint part"
 VERSION = 1
 MAX_PLACE = 1 << 60  # counts stay below 2**63
 MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SUFFIX = ".safetensors"
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "<u2", "I16": "<i2", "U32": "<u4",
@@ -85,8 +86,10 @@ def write_part(
     After an error there is no such file, and the folder is to be discarded. Raises CheckpointError.
     """
     path = Path(folder) / f"{name}{SUFFIX}"
-    if not NAME.fullmatch(name):
-        raise CheckpointError(str(path), f"a part is not called {name!r} (allowed: {NAME.pattern})")
+    if not PART_NAME.fullmatch(name):
+        raise CheckpointError(
+            str(path), f"a part is not called {name!r} (allowed: {PART_NAME.pattern})"
+        )
     tensors: dict[str, Array] = {}
     entries = []
     for k, piece in enumerate(pieces):
@@ -165,27 +168,6 @@ def _bytes(array: Array) -> Iterator[memoryview]:
         yield chunk.reshape(-1).view(np.uint8).data
 
 
-def as_json(path: Path, value: Any) -> str:
-    """Write a value as JSON; refuse values that it would change silently."""
-    _check_plain(path, value, "facts")
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _check_plain(path: Path, value: Any, where: str) -> None:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                what = f"{where} has the key {key!r}, which is no text; write {str(key)!r}"
-                raise CheckpointError(str(path), what)
-            _check_plain(path, inner, f"{where}[{key!r}]")
-    elif isinstance(value, (list, tuple)):
-        for k, inner in enumerate(value):
-            _check_plain(path, inner, f"{where}[{k}]")
-    elif type(value) not in (str, int, float, bool, type(None)):
-        what = f"{where} is of type {type(value).__name__}, which JSON has not; make it plain"
-        raise CheckpointError(str(path), what)
-
-
 @dataclass
 class PartFile:
     """A part file of a checkpoint. Its header was checked; its arrays are on first use."""
@@ -229,17 +211,13 @@ class PartFile:
             raise damaged(self.path, f"{piece.kind} {piece.name!r}: {error}") from error
 
 
-def damaged(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(str(path), f"is damaged ({why}); use an older checkpoint")
-
-
 def open_part(path: Path, size_bytes: int, sha256: str) -> PartFile:
     """Open a part file and check its header. Raises CheckpointError."""
     with disk.reading(path, size_bytes) as descriptor:
-        length = int.from_bytes(disk.read_exactly(descriptor, 8), "little")
+        length = int.from_bytes(disk.read_up_to(descriptor, 8), "little")
         if not 2 <= length <= min(MAX_HEADER_BYTES, size_bytes - 8):
             raise damaged(path, f"its header would take {length:,} of {size_bytes:,} bytes")
-        header = disk.read_exactly(descriptor, length)
+        header = disk.read_up_to(descriptor, length)
     found = decode(path, header, "its header")
     metadata = found.pop("__metadata__", None)
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
@@ -294,24 +272,3 @@ def _check_piece(path: Path, piece: PieceEntry, tensors: Mapping[str, TensorEntr
         is_sane = 0 <= start <= MAX_PLACE and stop <= MAX_PLACE and 1 <= step <= MAX_PLACE
         if not is_sane or max(0, -((start - stop) // step)) != length:
             raise damaged(path, f"{what} is {length} long, but has the places {place}")
-
-
-def decode(path: Path, text: bytes, what: str) -> dict[str, Any]:
-    """Read a JSON object; with the standard library, because facts may hold inf and nan."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"{what} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise damaged(path, f"{what} is no JSON object")
-    return found
-
-
-T = TypeVar("T")
-
-
-def convert(path: Path, value: Any, kind: type[T], what: str) -> T:
-    try:
-        return msgspec.convert(value, kind)
-    except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise damaged(path, f"{what}: {error}") from None
