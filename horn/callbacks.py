@@ -41,7 +41,8 @@ class TrainingContext:
     that of the epoch just ended, else None. loss : that of the last update's batch, else None.
     n_epochs, n_iterations : of the whole job. group, task : those of this process, for a callback
     that runs everywhere; else 0. ``row`` takes columns of a callback's own, which the history then
-    has; what was measured is not changed.
+    has (numbers, texts, lists and dicts of them; arrays become lists); what was measured is not
+    changed.
     """
 
     job: Job
@@ -76,6 +77,8 @@ class TrainingContext:
         if name == "learning_rate":
             super().__setattr__(name, value)
             return
+        if name == "row" and value is not None and value is self.row:
+            return  # context.row |= {...}, which has added columns
         does = "changes nothing"
         if name.startswith("stop") or name == "is_stopping":
             does += "; to end training write  context.stop()"

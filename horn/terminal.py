@@ -51,17 +51,18 @@ def stdout_of_user(as_json: bool) -> Iterator[None]:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout; NaN and infinity as null."""
-    click.echo(json.dumps(_finite(value)))
+    click.echo(json.dumps(plain(value)))
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+def plain(value: Any) -> Any:
+    """Convert a value for JSON: NaN and infinity are null, arrays are lists."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return value.item() if hasattr(value, "item") else value
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -> None:

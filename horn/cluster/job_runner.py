@@ -39,7 +39,6 @@ from horn.cluster.relay import (
     ProgressWriter,
     StandbyProcess,
     drop,
-    plain,
     start_standby,
 )
 from horn.cluster.store import CHECKPOINTS, FILES, LOG_BYTES, MODEL, PROGRESS, TRACE
@@ -72,6 +71,7 @@ from horn.process.job_spec import RunSpec
 from horn.run_result import Run
 from horn.sources import line_of
 from horn.strategies import Strategy, Topology
+from horn.terminal import plain
 from horn.train import conduct
 from horn.training.deadline import LOADING, Deadline, interrupting
 from horn.training.identity import differences, identity, in_words

@@ -19,6 +19,7 @@ from horn.cluster.store import LogFile
 from horn.executor import preload
 from horn.executor.processes import ChildProcess
 from horn.job import Job
+from horn.terminal import plain
 from horn.training.progress import Progress, line
 
 logger = logging.getLogger(__name__)
@@ -190,16 +191,3 @@ class OutputRelay:
             os.close(fd)
         self.outputs = {}
         self._thread.join(2.0)
-
-
-def plain(value: Any) -> Any:
-    """Convert a value for JSON: NaN and infinity are null."""
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(v) for v in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
-        return None
-    return value

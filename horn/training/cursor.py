@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.errors import ProtocolError
+from horn.errors import JobError, ProtocolError
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -28,7 +28,7 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     own_total: float = 0.0
     own_samples: Count = 0
     seconds: float = 0.0
-    rows: list[dict[str, float | int | list[float] | None]] = []
+    rows: list[dict[str, Any]] = []  # with columns of callbacks: texts, lists, dicts
     best: tuple[float, Count, Count] | None = None
     updates: Count = 0
     callbacks: dict[str, Any] = {}
@@ -45,8 +45,27 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise ProtocolError(f"this is no place to go on from: {error}") from error
 
 
-def plain_row(row: Mapping[str, Any]) -> dict[str, float | int | list[float] | None]:
+def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in row.items()}
+
+
+def plain_column(value: Any) -> Any:
+    """The value of a callback's own column as JSON has it: a number, text or None, lists and dicts
+    of them; arrays and tuples are lists. Raises JobError for another: its type, in words.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain_column(each) for each in value]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise JobError(f"has the key {key!r}, which is no text; write {str(key)!r}")
+        return {str(key): plain_column(each) for key, each in value.items()}
+    found = value.tolist() if hasattr(value, "tolist") else value  # of NumPy, PyTorch, pandas
+    if type(found) is type(value):
+        raise JobError(f"is of type {type(value).__name__}; write numbers or text")
+    return plain_column(found)
 
 
 def plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from horn.model import Array, Model, facts_of, model_of
 from horn.optimizers import with_settings
 from horn.schedules import SettableRate
 from horn.strategies import Strategy, Topology
-from horn.training.cursor import plain
+from horn.training.cursor import plain, plain_column
 from horn.training.deadline import Interrupted
 from horn.training.loop import History, TrainingLoop
 
@@ -154,8 +154,12 @@ class Hooks:
             if self.failure is not None or not defines(callback, hook):
                 continue
             try:
-                getattr(callback, hook)(context)
-                _check_measured(measured, context.row)
+                try:
+                    getattr(callback, hook)(context)
+                finally:  # also what it wrote before it failed is of the run so far
+                    wrong = _settled(measured, context.row)
+                if wrong:
+                    raise JobError(wrong)
             except Interrupted as late:
                 late.where = f"in callback {name_of(callback)}, {hook}"
                 if context._model is not None and self._lost is None:
@@ -202,16 +206,29 @@ class Hooks:
         self.rate.set(value, self.context.iteration)
 
 
-def _check_measured(measured: Mapping[str, Any], row: dict[str, Any] | None) -> None:
-    """Give a row back what was measured, and raise JobError, if a callback wrote over it."""
-    changed = [name for name, value in measured.items() if row and row.get(name) is not value]
-    if row is not None:
-        row.update(measured)
-    if changed:
-        raise JobError(
-            f"context.row[{changed[0]!r}] is what was measured, and stays; a column of your own "
-            f'has another name, as context.row["my_{changed[0]}"]'
-        )
+def _settled(measured: Mapping[str, Any], row: dict[str, Any] | None) -> str:
+    """Give a row back what was measured, and make the columns of callbacks plain, without those
+    that no checkpoint can keep. What a callback did wrong there, in words; else "".
+    """
+    if row is None:
+        return ""
+    wrong = ""
+    for name in measured:
+        if row.get(name) is not measured[name]:
+            wrong = (
+                f"context.row[{name!r}] is what was measured, and stays; a column of your own has "
+                f'another name, as context.row["my_{name}"]'
+            )
+    row.update(measured)
+    for name in [name for name in row if name not in measured]:
+        try:
+            row |= plain_column({name: row.pop(name)})
+        except JobError as error:
+            wrong = (
+                f"context.row[{name!r}] {error}. A column of your own has numbers, texts, or lists "
+                f"and dicts of them, which checkpoints keep; other things stay in the callback"
+            )
+    return wrong
 
 
 def in_task(job: Job, group: int, task: int) -> Hooks | None:

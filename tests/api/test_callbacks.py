@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import signal
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,65 @@ def test_a_row_takes_columns_and_keeps_what_was_measured():
         horn.train(job(callbacks=[gap, pretend], epochs=2, validation=held_out()))
     [row] = caught.value.run.history
     assert row["val_loss"] == seen.history["val_loss"][0] and row["gap"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (np.array([[1.5, 2.0]], np.float32), [[1.5, 2.0]]),
+        ({"a": np.float32(0.5), "b": (1, None)}, {"a": 0.5, "b": [1, None]}),
+        (np.True_, True),
+        ("text", "text"),
+    ],
+)
+def test_a_column_of_a_callback_is_plain_and_a_checkpoint_keeps_it(tmp_path, given, kept):
+    def add(context: TrainingContext) -> None:
+        assert context.row is not None
+        context.row |= {"mine": given}
+        context.row.setdefault("list", []).append(np.int8(context.epoch))
+
+    settings = {"callbacks": [add], "epochs": 2}
+    run = horn.train(job(**settings), checkpoints=tmp_path, checkpoint_every=PER_EPOCH + 1)
+    assert run.history["mine"] == [kept, kept] and run.history["list"] == [[1], [2]]
+    assert type(run.history[0]["list"][0]) is int
+    more = horn.train(job(**settings | {"epochs": 3}), checkpoints=tmp_path, resume=True)
+    assert more.history["mine"] == [kept] * 3 and more.history["list"] == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ({"mine": date(2020, 1, 1)}, r"context\.row\['mine'\] is of type date; write numbers or t"),
+        ({"mine": {"at": [Path("x")]}}, "is of type PosixPath"),
+        ({"mine": np.array([1j])}, "is of type complex"),
+        ({"mine": np.longdouble(1)}, "is of type longdouble"),
+        ({"mine": {1: 0.5}}, "has the key 1, which is no text; write '1'"),
+        ({2: 0.5}, r"context\.row\[2\] has the key 2, which is no text"),
+    ],
+)
+def test_what_no_checkpoint_can_keep_is_no_column(added, said):
+    def fine(context: TrainingContext) -> None:
+        context.row["gap"] = 0.5  # type: ignore[index]
+
+    def adds(context: TrainingContext) -> None:
+        context.row.update(added)  # type: ignore[union-attr]
+
+    with pytest.raises(horn.CallbackError, match=said) as caught:
+        horn.train(job(callbacks=[fine, adds]))
+    assert (caught.value.callback, caught.value.hook) == ("adds", "on_epoch_end")
+    [row] = caught.value.run.history  # a run whose history can be saved
+    assert row["gap"] == 0.5 and not row.keys() & {"mine", 2}
+
+
+def test_a_callback_that_fails_leaves_no_column_that_cannot_be_kept():
+    def fails(context: TrainingContext) -> None:
+        context.row.update(mine={1}, other=np.ones(2), loss=0.0)  # type: ignore[union-attr]
+        raise KeyError("mine")
+
+    with pytest.raises(horn.CallbackError, match="KeyError: 'mine'") as caught:
+        horn.train(job(callbacks=[fails]))
+    [row] = caught.value.run.history
+    assert row["other"] == [1.0, 1.0] and "mine" not in row and row["loss"] > 0
 
 
 class Scaled(horn.SGD):

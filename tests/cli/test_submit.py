@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -414,6 +415,28 @@ def test_a_callback_that_raises_leaves_the_model_where_it_was_to_be(run: Any, fo
     assert "raise ValueError('enough')" in result.err and "Traceback" not in result.err
     assert "the model after iteration 8 is in odd.horn" in result.err
     assert horn.Model.load(folder / "odd.horn").facts["iteration"] == 8
+
+
+def test_arrays_that_callbacks_put_into_the_history_are_lists_in_json(
+    run: Any, folder: Path
+) -> None:
+    text = (
+        JOB.replace("epochs=3)", "epochs=2, callbacks=[Arrays()])")
+        + """
+class Arrays(horn.Callback):
+    def on_epoch_end(self, context):
+        context.row["mine"] = numpy.array([context.epoch, numpy.nan])
+
+    def on_train_end(self, context):
+        context.history[-1]["last"] = numpy.float32([numpy.inf, 0.5])
+"""
+    )
+    (folder / "arrays.py").write_text("import numpy\n" + text)
+    result = run("submit", "arrays.py", "-q", "--json", "--checkpoint-every", "2")
+    assert result.code == 0, result.err
+    rows = json.loads(result.out)["history"]
+    assert [row["mine"] for row in rows] == [[1.0, None], [2.0, None]]
+    assert rows[-1]["last"] == [None, 0.5]
 
 
 @pytest.mark.parametrize(
