@@ -100,6 +100,18 @@ def check_whole(what: str, value: object, least: int, bits: int = 0) -> None:
         raise JobError(f"{what} must be below 2**{bits}, got {value}")
 
 
+def set_once(found: dict[str, Any], key: str, value: Any, what: str, instead: str = "") -> None:
+    """Set a key of ``found``. Raises JobError: it has one, as where a user gave a setting twice;
+    what : the setting, instead : what else than leaving one out may be meant, in words.
+    """
+    if key in found:
+        raise JobError(
+            f"{what}: is given twice, as {found[key]} and as {value}; leave one of them out"
+            f"{instead}"
+        )
+    found[key] = value
+
+
 class NotFound(HornError):
     """No such job, model or file."""
 

@@ -20,7 +20,8 @@ class Run:
     state : "SUCCEEDED"; "DIVERGED" where the loss of the last epoch is more than a thousand times
     that of the best one and above that of the first, or than that of guessing, and no better
     epoch's model was kept; "STOPPED" after Ctrl-C; then stopped is True, the model is that after
-    the last whole update, and checkpoint is the one to resume from, if there was a folder.
+    the last whole update, unless the best is kept, and checkpoint is the one to resume from, if
+    there was a folder.
     seconds : the whole of ``train``. best_epoch : the epoch of the model, if the best was kept.
     test : {"loss", "acc", ...} of the job's test data. metrics : the final measurements of the
     model, by data: {"test": {...}}, else "validation", else "training".

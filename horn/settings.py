@@ -1,7 +1,7 @@
 """--set key=value: one field of the job, of its optimizer or early stopping, or of a layer.
 
 Keys are the fields of the frozen descriptions, joined by dots; values are typed by the field and
-checked by the description itself. All settings are applied at once, the last of a key wins.
+checked by the description itself. All settings are applied at once, and a key is given once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from horn.errors import JobError
+from horn.errors import JobError, set_once
 
 if TYPE_CHECKING:
     from horn.job import Job
@@ -29,7 +29,7 @@ LAYER_KEYS = {"size": int, "keep": float, "per": str}
 
 def apply(job: Job, settings: Iterable[str]) -> Job:
     """The job with these settings. Raises JobError for an unknown key or a wrong type."""
-    pairs = dict(_split(text) for text in settings)
+    pairs = by_key(settings)
     if not pairs:
         return job
     changes: dict[str, Any] = {}
@@ -80,14 +80,10 @@ def strategy(name: str, settings: Iterable[str]) -> tuple[Strategy, tuple[str, .
     from horn.strategies import load
 
     kind = load(name)
-    own: dict[str, str] = {}
-    others = []
-    for text in settings:
-        if text.startswith("strategy."):
-            key, value = _split(text)
-            own[key.partition(".")[2]] = value
-        else:
-            others.append(text)
+    settings = tuple(settings)
+    others = tuple(text for text in settings if not text.startswith("strategy."))
+    mine = by_key(text for text in settings if text.startswith("strategy."))
+    own = {key.partition(".")[2]: value for key, value in mine.items()}
     made = kind()
     known = [field.name for field in dataclasses.fields(made)]
     if own and not known:
@@ -98,7 +94,7 @@ def strategy(name: str, settings: Iterable[str]) -> tuple[Strategy, tuple[str, .
     for key in own:
         if key not in known:
             raise _unknown(f"strategy.{key}", [f"strategy.{name}" for name in known])
-    return _changed(made, own, "strategy"), tuple(others)
+    return _changed(made, own, "strategy"), others
 
 
 def valid_keys(job: Job) -> list[str]:
@@ -135,11 +131,15 @@ def _keys_of(thing: Any, prefix: str) -> list[str]:
     return keys
 
 
-def _split(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise JobError(f"--set {text}: write --set key=value, as in --set batch_size=50")
-    return key.strip(), value.strip()
+def by_key(settings: Iterable[str]) -> dict[str, str]:
+    """Texts key=value, by key. Raises JobError: a text is another, or a key is given twice."""
+    found: dict[str, str] = {}
+    for text in settings:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not key:
+            raise JobError(f"--set {text}: write --set key=value, as in --set batch_size=50")
+        set_once(found, key, value, f"--set {key}")
+    return found
 
 
 def _unknown(key: str, keys: list[str]) -> JobError:

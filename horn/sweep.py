@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from horn.errors import JobError
+from horn.errors import JobError, set_once
 
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 RANGE = re.compile(rf"({NUMBER}):({NUMBER}):(\w+):(\d+)")
@@ -26,6 +26,7 @@ Combination = tuple[tuple[str, str], ...]  # (key, value)
 
 def combinations(settings: Iterable[str]) -> list[Combination]:
     """All combinations of values, the last setting's changing first. Raises JobError."""
+    given: dict[str, str] = {}
     values: dict[str, list[str]] = {}
     for text in settings:
         key, equals, found = text.partition("=")
@@ -34,7 +35,9 @@ def combinations(settings: Iterable[str]) -> list[Combination]:
                 f"--set {text}: write --set KEY=VALUES, as in --set layer1.size=50,100 or "
                 f"--set optimizer.learning_rate=0.01:0.1:log:5"
             )
-        values[key.strip()] = _values(text, found.strip())
+        key, found = key.strip(), found.strip()
+        set_once(given, key, found, f"--set {key}", ", or write all values in one, as KEY=50,100")
+        values[key] = _values(text, found)
     if (n := math.prod(map(len, values.values()))) > MOST:
         raise JobError(
             f"--set: there are {n:,} combinations, each of which is a run; give {MOST:,} at most"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn import defaults
-from horn.errors import JobError
+from horn.errors import JobError, set_once
 from horn.training.progress import LineProgress, Progress, count, figure, line
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def duration(text: str) -> float:
 
 def pins(texts: Sequence[str]) -> dict[str, str]:
     """Parse LAYER=WHERE by layer; the network's check comes later. Raises JobError."""
-    found = {}
+    found: dict[str, str] = {}
     for text in texts:
         layer, equals, where = text.partition("=")
         if not (layer and equals and where):
@@ -155,7 +155,7 @@ def pins(texts: Sequence[str]) -> dict[str, str]:
                 f"--pin {text}: write LAYER=receiver, sender, replicated, channels or "
                 "input_channels"
             )
-        found[layer] = where
+        set_once(found, layer, where, f"--pin {layer}")
     return found
 
 

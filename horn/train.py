@@ -288,7 +288,7 @@ def _conduct(
                 hooks.end(run.model, run.history)
         except Timeout as error:
             settle()
-            error.iteration, error.model = run.iterations, run.model
+            error.iteration, error.model = trained.ending.iteration, run.model
             raise
         if hooks.failure is not None:
             hooks.failure.run = run

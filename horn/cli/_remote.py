@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from horn import terminal
+from horn import settings, terminal
 from horn.cli import _cluster
 from horn.errors import ClusterError, JobError, NotFound, Timeout
 from horn.training.interrupts import ENDS, ending_of, exception_of, interrupts
@@ -82,12 +82,7 @@ def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("timeout", "superstep_timeout", "start_timeout"):
         found[name] = None if options[name] is None else terminal.duration(options[name])
     found |= terminal.checkpoint_every(options["checkpoint_every"])
-    found["settings"] = {}
-    for text in options["settings"]:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise JobError(f"--set {text}: write KEY=VALUE")
-        found["settings"][key] = value
+    found["settings"] = settings.by_key(options["settings"])
     return found
 
 

@@ -278,7 +278,7 @@ def _train(
     except CallbackError as error:
         if error.run is not None:
             kept = _kept(error.run.model, path)
-            error.kept = f"the model after iteration {error.run.iterations} {kept}"
+            error.kept = f"{_which(error.run)} {kept}"
         raise
     except HornError as error:
         if error.model is not None:
@@ -329,12 +329,19 @@ def _topology(asked: RunSettings) -> str:
     )
 
 
+def _which(run: Run) -> str:
+    """The model of a run that ended early, in words: it may be of a better epoch before."""
+    if run.best_epoch is not None:
+        return f"the model of the best epoch, {run.best_epoch},"
+    return f"the model after iteration {run.iterations}"
+
+
 def _say_stopped(run: Run, path: str) -> None:
     from horn import terminal
 
     saved = f": saved {run.checkpoint}" if run.checkpoint else ""
     terminal.say(f"Stopped after iteration {run.iterations}{saved}.")
-    terminal.say(f"The model of that iteration is in {path}.")
+    terminal.say(f"T{_which(run)[1:]} is in {path}.")
     if run.checkpoint:
         terminal.say("Next:  the same command with --resume")
 

@@ -138,7 +138,7 @@ class Cluster:
         if seed is not None:
             check_whole("seed", seed, 0, bits=64)
         if not isinstance(strategy, str):
-            pairs = [*_settings(kind), *pairs]
+            pairs = [*(dict(_settings(kind)) | dict(pairs)).items()]
         package, stem = _packed(job, kind, working_dir)
         wanted = Submission(
             job="new",

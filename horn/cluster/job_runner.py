@@ -304,7 +304,8 @@ class JobRunner:
     def _keep_from_before(self, error: HornError) -> None:
         """Keep the model from before an error that ended training, which is what is told."""
         if isinstance(error, CallbackError) and error.run is not None:
-            error.model, error.iteration = error.run.model, error.run.iterations
+            error.model = error.run.model
+            error.iteration = error.model.facts["iteration"]  # the best one, or the last
         if error.model is None:
             return
         try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from horn.errors import JobError
+from horn.errors import JobError, set_once
 from horn.planner.machine import Machine
 
 _BITS = {"kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
@@ -50,7 +50,7 @@ class Assumption:
                 allowed = ", ".join(f"{name}={example}" for name, (*_, example) in _WORDS.items())
                 raise JobError(f"assume {part.strip()!r}: write any of {allowed}")
             name, units, example = _WORDS[word]
-            found[name] = _number(word, value, units, example)
+            set_once(found, name, _number(word, value, units, example), f"assume {word}")
         return cls(**found | {k: int(found[k]) for k in ("tasks", "cores") if k in found})
 
     def machine(self, here: Machine, n_tasks: int, transport: str) -> Machine:

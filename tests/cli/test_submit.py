@@ -382,7 +382,7 @@ def test_a_signal_stops_cleanly(folder: Path, number: signal.Signals, code: int)
     left = {p.name for p in folder.iterdir() if p.suffix != ".py" and p.name != "__pycache__"}
     assert left == ({"m.horn"} if number == signal.SIGINT else set())
     if left:  # what it had learned
-        assert f"The model of that iteration is in {folder / 'm.horn'}" in err
+        assert f"is in {folder / 'm.horn'}" in err
         facts = horn.Model.load(folder / "m.horn").facts
         assert f"Stopped after iteration {facts['iteration']}." in err
 
@@ -415,6 +415,53 @@ def test_a_callback_that_raises_leaves_the_model_where_it_was_to_be(run: Any, fo
     assert "raise ValueError('enough')" in result.err and "Traceback" not in result.err
     assert "the model after iteration 8 is in odd.horn" in result.err
     assert horn.Model.load(folder / "odd.horn").facts["iteration"] == 8
+
+
+ENDS = """
+import signal
+from horn.callbacks import Callback
+
+class Ends(Callback):
+    def on_batch_end(self, context):
+        if context.iteration == 10:
+            {does}
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "said"),
+    [
+        ("signal.raise_signal(signal.SIGINT)", 130, "The model of the best epoch, 1, is in m.horn"),
+        ("raise ValueError('enough')", 1, "there; the model of the best epoch, 1, is in m.horn"),
+    ],
+)
+def test_a_run_that_ends_early_says_that_its_model_is_of_the_best_epoch(
+    run: Any, folder: Path, does: str, code: int, said: str
+) -> None:
+    best = "callbacks=[Ends()], keep_best=True, epochs=9, validation=(x, 1 - y))"
+    text = JOB.replace("epochs=3)", best) + ENDS.format(does=does)
+    (folder / "worse.py").write_text(text)
+    result = run("submit", "worse.py", "-q", "-o", "m.horn")
+    assert result.code == code and said in result.err
+    facts = horn.Model.load(folder / "m.horn").facts
+    assert facts["best_epoch"] == 1 and facts["iteration"] == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--set", "epochs=2", "--set", "epochs= 3"],
+            "--set epochs: is given twice, as 2 and as 3;",
+        ),
+        (["--set", "strategy.x=1", "--set", "strategy.x=2"], "--set strategy.x: is given twice"),
+        (["--pin", "layer1=receiver", "--pin", "layer1=sender"], "--pin layer1: is given twice"),
+        (["--dry-run", "--assume", "tasks=2,tasks=4"], "assume tasks: is given twice, as 2"),
+    ],
+)
+def test_a_setting_that_is_given_twice_is_refused(run: Any, words: list[str], said: str) -> None:
+    result = run("submit", "job.py", *words)
+    assert result.code == 2 and said in result.err and not result.files
 
 
 def test_arrays_that_callbacks_put_into_the_history_are_lists_in_json(

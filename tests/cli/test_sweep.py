@@ -202,13 +202,19 @@ def test_the_result_of_a_run_is_found_in_what_it_wrote(said: bytes, epochs: int 
         ("layer1.size=3,many", "layer1.size=many: .*layer1.size is a whole number"),
         ("epochs=1:9", "a range is FIRST:LAST:log:N"),
         ("batch_size=10,x", "^Error: --set batch_size=x: batch_size is a whole number"),
+        (
+            "epochs=1,2 epochs=3",
+            "--set epochs: is given twice, as 1,2 and as 3; leave one of them out, or write all "
+            "values in one, as KEY=50,100",
+        ),
         ("batch_size=10,0", "batch_size=0: Job: batch_size must be a whole number"),
     ],
 )
 def test_a_setting_that_no_run_could_have_is_refused_before_any(
     run: Any, setting: str, words: str
 ) -> None:
-    done = run("sweep", "job.py", "--set", setting)
+    settings = [word for text in setting.split() for word in ("--set", text)]
+    done = run("sweep", "job.py", *settings)
     assert done.code == 2 and done.out == "" and not done.files
     assert re.search(words, done.err), done.err
 
