@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def samples_of(
     """
     from horn.data import load, text
     from horn.errors import DataError
+    from horn.formats import csv, format_of
 
     letters = _letters(model)
     if letters and spec.endswith(".txt") and label is None and ids is None:
@@ -31,7 +33,35 @@ def samples_of(
             f"{spec}: has no column with labels: its last, {learned[-1]!r}, is one of the features "
             "that this model learned from; add one with the right answers, or ask  horn predict"
         )
+    form = format_of(spec)
+    if label is None and (spec == "-" or (form is not None and form.reader is csv)):
+        _check_roles(found, learned, labels, ids)
     return found
+
+
+def _check_roles(found: Dataset, learned: tuple[str, ...], labels: bool, ids: str | None) -> None:
+    """Raise DataError for one column of a table that is no feature, where an option may say what it
+    is. labels : whether the last column was taken for the label.
+    """
+    from horn.errors import DataError
+
+    got = found.feature_names
+    more = [name for name in got if name not in learned]
+    absent = [name for name in learned if name not in got]
+    if not learned or len(more) != 1 or len(absent) > labels:
+        return
+    name, said, options = shlex.quote(more[0]), "", []
+    if absent:
+        said = f"its last column was taken for the label, and {absent[0]!r} is missing; it "
+    if absent or not labels:
+        options += [f"--label {name}  if it is the label"]
+    if ids is None:
+        options += [f"--ids {name}  if it names the samples"]
+    if options:
+        raise DataError(
+            f"{found.name}: {said}has {more[0]!r}, which this model has not learned from: add  "
+            f"{', '.join(options)}, or leave the column out"
+        )
 
 
 def _letters(model: Model) -> tuple[str, ...]:

@@ -145,11 +145,15 @@ def recode(
     if unknown := [k for k, found in enumerate(codes) if found < 0]:
         bad = np.isin(y, numbers[unknown]).reshape(len(y), -1).any(axis=1)
         n = int(bad.sum())
+        remedy = "Leave those samples out, or train with all classes"
+        if len(unknown) == len(labels):
+            remedy = (
+                f"None is known: if they are the same in another code, write them as {owner} does"
+            )
         raise DataError(
             f"{what}: has labels that {owner} does not have: "
             f"{said([labels[k] for k in unknown])} ({n:,} sample{'s' * (n != 1)}, the first in row "
-            f"{int(bad.argmax()):,}); it has {said(classes)}. Leave those samples out, or train "
-            "with all classes"
+            f"{int(bad.argmax()):,}); it has {said(classes)}. {remedy}"
         )
     table: np.ndarray = np.array(codes, np.int64)
     coded: np.ndarray = table[np.searchsorted(numbers, y)]

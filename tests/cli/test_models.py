@@ -381,3 +381,39 @@ def test_a_table_without_labels_is_told_so_and_not_that_a_feature_is_missing(
     assert asked.code == 2
     assert "bare.csv: has no column with labels: its last, 'wide', is one of the" in asked.err
     assert run("predict", "m.horn", "bare.csv").code == 0
+
+
+def test_a_column_too_many_is_told_with_the_option_that_says_what_it_is(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A label that is a number was taken for a feature, and the remedy was one of pandas."""
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    (folder / "rows.csv").write_text("long,wide,is it\n1,2,0\n3,1,1\n")
+    job = horn.Job(net, horn.data.load("rows.csv"), epochs=1)
+    horn.train(job, progress=False).model.save("m.horn")
+
+    done = run("predict", "m.horn", "rows.csv")
+    has = "has 'is it', which this model has not learned from: add  "
+    label, ids = "--label 'is it'  if it is the label", "--ids 'is it'  if it names the samples"
+    assert done.code == 2
+    assert done.err == f"Error: rows.csv: {has}{label}, {ids}, or leave the column out\n"
+    right = run("predict", "m.horn", "rows.csv", "--label", "is it")
+    assert right.code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("long,wide,is it\n1,2,0\n3,1,1\n"))
+    assert f"Error: standard input: {has}{label}" in run("predict", "m.horn", "-").err
+
+    first = "is it,long,wide\n0,1,2\n1,3,1\n"
+    (folder / "first.csv").write_text(first)
+    done = run("evaluate", "m.horn", "first.csv")
+    taken = "its last column was taken for the label, and 'wide' is missing; it "
+    assert done.code == 2 and f"first.csv: {taken}{has}{label}, {ids}" in done.err
+    assert run("evaluate", "m.horn", "first.csv", "--label", "is it").code == 0
+
+    (folder / "known.csv").write_text("number,long,wide,is it\n7,1,2,0\n8,3,1,1\n")
+    done = run("evaluate", "m.horn", "known.csv")
+    assert (
+        "known.csv: has 'number', which this model has not learned from: add  --ids nu" in done.err
+    )
+    assert run("evaluate", "m.horn", "known.csv", "--ids", "number").code == 0
