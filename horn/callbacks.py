@@ -22,7 +22,7 @@ from horn.aggregates import COLUMNS
 from horn.atomic_write import atomic_write
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.mistakes import is_function, shown, teaches
-from horn.modelfile import PROGRAMS
+from horn.modelfile import PROGRAMS, check_not_read, data_of
 from horn.sources import line_of
 
 # Classes of horn that import this file.
@@ -437,6 +437,7 @@ class CSVLogger(Callback):
             raise ModelError(
                 f"CSVLogger: {path}: is a program, and would be replaced; name another file"
             )
+        check_not_read(path, data_of(job))
 
     def on_epoch_end(self, context: TrainingContext) -> None:
         import csv

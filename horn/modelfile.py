@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,25 @@ def _is_kept_for_others(target: Path, folder: Path) -> bool:
     if not target.exists() or not folder.stat().st_mode & stat.S_ISVTX:
         return False
     return os.geteuid() not in (0, folder.stat().st_uid, target.stat().st_uid)
+
+
+def check_not_read(path: str | os.PathLike[str], sources: Iterable[str]) -> None:
+    """Raise ModelError for a result that would replace a file that it is made of. sources : files,
+    and data as ``horn.data.load`` takes them: "x.npy,y.npy", "rows.npz:test".
+    """
+    for source in sources:
+        for name in (source, source.rpartition(":")[0], *source.split(",")):
+            with contextlib.suppress(OSError, ValueError):  # no file of that name
+                if os.path.samefile(path, os.path.expanduser(name.strip())):
+                    raise ModelError(
+                        f"{os.fspath(path)}: is read here, and would be replaced; name another file"
+                    )
+
+
+def data_of(job: Any) -> list[str]:
+    """The names of a job's data: those of files, as they were given."""
+    found = (job.data, job.validation, job.test)
+    return [str(data.name) for data in found if data is not None]
 
 
 def check_writable(path: str | os.PathLike[str], size_bytes: int = 0) -> None:

@@ -58,6 +58,7 @@ def command(model: str, data: str, output: str | None, labels: bool, ids: str | 
                 f"-o {output}: predictions are written as .npy, .npz or .csv; name such a file"
             )
         modelfile.check_writable(output)
+        modelfile.check_not_read(output, (model, data))
     modelfile.read_manifest(model)
     if stream and data == "-":
         if output is not None or as_json or ids is not None or label is not None:

@@ -164,7 +164,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn import target as _target
     from horn import terminal
     from horn.model import default_path
-    from horn.modelfile import check_writable
+    from horn.modelfile import check_not_read, check_writable, data_of
     from horn.summary import memory_bytes
     from horn.training.checks import check_processes
     from horn.training.deadline import LOADING, Deadline, interrupting
@@ -196,6 +196,9 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     check_processes(job, asked)  # before the table
     path = default_path(found.stem) if output is None else output
     check_writable(path, memory_bytes(job)["parameters"])
+    for written in (path, options["trace"], options["profile"]):
+        if isinstance(written, (str, os.PathLike)):
+            check_not_read(written, data_of(job))
     if not quiet:
         _show_plan(job, asked)
         _advise(job, asked)

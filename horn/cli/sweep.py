@@ -74,7 +74,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
     slots for.
     """
     from horn import terminal
-    from horn.modelfile import check_writable
+    from horn.modelfile import check_not_read, check_writable, data_of
     from horn.sweep import Sweep, Trial, combinations
     from horn.training.deadline import LOADING, Deadline, interrupting
 
@@ -88,6 +88,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         job, stem = _check(target, args, found, options["strategy"], options["groups"], monitor)
     path = Path(output or f"{stem}.horn")
     check_writable(path)
+    check_not_read(path, data_of(job))
     trials = [Trial(k, pairs) for k, pairs in enumerate(found, 1)]
     sweep = Sweep(trials, monitor or "", job.better(monitor or "loss"))
 

@@ -613,6 +613,10 @@ def test_csv_logger_replaces_no_program_and_leaves_no_half_file(tmp_path):
     with pytest.raises(horn.ModelError, match="train.py: is a program, and would be replaced"):
         horn.train(job(callbacks=[horn.CSVLogger(program)]))
     assert program.read_text() == "import horn"
+    (rows := tmp_path / "rows.csv").write_text("1,2,0\n3,1,1\n")
+    with pytest.raises(horn.ModelError, match="rows.csv: is read here, and would be replaced"):
+        horn.train(job(callbacks=[horn.CSVLogger(rows)], test=horn.data.load(rows)))
+    rows.unlink()
     with pytest.raises(horn.CallbackError, match="delimiter"):
         horn.train(job(callbacks=[horn.CSVLogger(tmp_path / "log.csv", "two")]))
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -383,6 +383,33 @@ def test_a_table_without_labels_is_told_so_and_not_that_a_feature_is_missing(
     assert run("predict", "m.horn", "bare.csv").code == 0
 
 
+def test_no_result_replaces_what_it_is_made_of(run: Any, folder: Path) -> None:
+    """The data were overwritten by the predictions for them, without a word."""
+    rows = "1,2,0\n3,1,1\n"
+    (folder / "rows.csv").write_text(rows)
+    (folder / "link.csv").symlink_to("rows.csv")
+    text = JOB.replace("horn.Job(net, (x, y)", "horn.Job(net, horn.data.load('rows.csv')")
+    (folder / "own.py").write_text(text)
+    assert run("submit", "own.py", "-q").code == 0
+    np.savez(folder / "rows.npz", x_test=np.ones((2, 2)))
+    (folder / "model.csv").write_bytes((folder / "own.horn").read_bytes())
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for words in (
+        "predict own.horn rows.csv --label 3 -o rows.csv",
+        "predict own.horn rows.csv --label 3 -o link.csv",
+        "predict own.horn rows.npz:test -o ./rows.npz",
+        "predict model.csv rows.csv --label 3 -o model.csv",
+        "submit own.py -o rows.csv",
+        "submit own.py --profile rows.csv",
+        "sweep own.py --set epochs=1,2 -o link.csv",
+    ):
+        done = run(*words.split())
+        written = words.split()[-1]
+        assert done.code == 2 and f"{written}: is read here, and would be replaced" in done.err
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert run("predict", "own.horn", "rows.csv", "--label", "3", "-o", "new.csv").code == 0
+
+
 def test_a_column_too_many_is_told_with_the_option_that_says_what_it_is(
     run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
