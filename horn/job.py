@@ -13,9 +13,7 @@ import numpy as np
 from horn import html, mistakes
 from horn.aggregates import COLUMNS, Aggregate
 from horn.callbacks import Callback, as_callbacks
-from horn.data import (
-    Augment,
-)
+from horn.data import Augment
 from horn.data.augment import AugmentedBatch
 from horn.data.checks import check_weights
 from horn.data.classes import check_kept
@@ -32,12 +30,17 @@ from horn.job_checks import (
     frozen_of,
     no_optimizer,
 )
-from horn.job_data import DataPreparation
+from horn.job_data import DataPreparation, GivenData
 from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 from horn.outputs import better, has_answers, metrics_for, resolve
 from horn.weights import weighed
+
+# The fields by which the data of a job are prepared.
+OF_DATA = frozenset(
+    ("data", "validation", "test", "initial", "normalize", "sample_weight", "class_weight")
+)
 
 
 @mistakes.teaches
@@ -169,18 +172,25 @@ class Job:
     def __post_init__(self) -> None:
         self._check_settings()
         set_ = object.__setattr__
+        set_(self, "_network", self.network)  # without the steps of pieces, and initial arrays
         self._check_sequences()
         prepare = DataPreparation(self.network, self.target, self.stateful, self.normalize)
         validation = self.validation
         begun = None if self.initial is None else beginning(self.initial, self.network)
         data: Any = self._streamed() if is_stream(self.data) else prepare.training(self.data, begun)
+        whole, fraction = data, None
         if self.sample_weight is not None:
             data = weighed(data, self.sample_weight)
         if isinstance(validation, (int, float)):
+            fraction = validation
             data, validation = prepare.held_out(data, validation, self.data)
         elif validation is not None:
             validation = prepare.read(validation, data, "validation")
         test = None if self.test is None else prepare.read(self.test, data, "test")
+        set_(self, "_given", GivenData.of(
+            whole, data, validation, test, fraction, self.network.seed, self.sample_weight,
+            self.class_weight,
+        ))  # fmt: skip
         if not isinstance(data, Stream):
             data = prepare.weighed(prepare.as_seen(data, begun), self.class_weight)
             check_kept(data.all_classes, data.name)
@@ -558,8 +568,21 @@ class Job:
         return self.network._repr_html_() + html.facts(settings)
 
     def with_settings(self, **changes: Any) -> Job:
-        """A copy with some fields replaced."""
+        """A copy with some fields replaced; the others are as they were given. A fraction of
+        validation data is held out of all data, of new ones too, and weights and normalization are
+        made anew, where a change is of one of these; data that are a ``Dataset`` with weights keep
+        those. Other changes leave the data as they are, in the same memory.
+        """
+        own, is_of_data = vars(self), not changes.keys().isdisjoint(OF_DATA)
+        kept: dict[str, Any] = own["_given"].arguments(changes) if is_of_data else own["_uncut"]
+        if not changes.keys().isdisjoint(("initial", "truncate")):
+            kept = {"network": own["_network"], **kept}
         try:
-            return replace(self, **(vars(self)["_uncut"] | changes))
+            job = replace(self, **(kept | changes))
         except TypeError as error:
             raise JobError(f"Job: {error}") from None
+        if not is_of_data:
+            vars(job)["_given"] = own["_given"]
+        if "network" not in changes:
+            vars(job)["_network"] = own["_network"]
+        return job

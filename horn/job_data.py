@@ -23,6 +23,54 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class GivenData:
+    """The data and weights of a job as they were given, arranged for its network, but neither
+    weighed nor normalized nor coded alike; they share the arrays of the job's. data : the two
+    parts, where ``fraction`` of the samples was held out by ``seed``, since these are copies.
+    """
+
+    data: Any
+    validation: Any
+    test: Any
+    fraction: float | None
+    seed: int
+    weight: Any  # of the data, before sample_weight replaced it
+    sample_weight: Any
+    class_weight: Any
+
+    @classmethod
+    def of(
+        cls, whole: Any, data: Any, validation: Any, test: Any, fraction: float | None, seed: int,
+        sample_weight: Any, class_weight: Any,
+    ) -> GivenData:  # fmt: skip
+        """Those of a job. whole : the data before a fraction was held out."""
+        given, weight = whole, None
+        if fraction is not None:
+            weight = whole.weight
+            # the end of a single sequence is no copy
+            if len(data) + len(validation) == len(whole):
+                given = tuple(part.with_fields(weight=None) for part in (data, validation))
+            validation = None
+        return cls(given, validation, test, fraction, seed, weight, sample_weight, class_weight)
+
+    def arguments(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a job with these changes that make it from what was given. The parts of
+        data that are not replaced are copied into one array.
+        """
+        found = {
+            "data": self.data, "validation": self.fraction or self.validation, "test": self.test,
+            "sample_weight": self.sample_weight, "class_weight": self.class_weight,
+        }  # fmt: skip
+        if "data" in changes:
+            if isinstance(changes["data"], Dataset) and changes["data"].weight is not None:
+                found |= {"sample_weight": None, "class_weight": None}
+        elif isinstance(self.data, tuple):
+            rest, held = self.data
+            found["data"] = rest.joined(held, self.seed).with_fields(weight=self.weight)
+        return found
+
+
+@dataclass(frozen=True)
 class DataPreparation:
     """Prepares the training, validation and test data of a job, whose fields these are."""
 

@@ -18,6 +18,7 @@ from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
 from horn.errors import DataError, is_whole
 from horn.formats import ahead
 
+OF_SAMPLES = ("y", "ids", "weight", "lengths")  # arrays with a row for each sample, besides x
 FIRST_ROWS = 1024  # which show in what units numbers are: more of a mapped file are not read for it
 
 
@@ -260,6 +261,18 @@ class Dataset:
         rows = order.permutation(n, seed, 0)
         return self._of(np.sort(rows[n_second:])), self._of(np.sort(rows[:n_second]))
 
+    def joined(self, held: Dataset, seed: int) -> Dataset:
+        """The data of which ``split`` with this seed made this part and ``held``: a copy."""
+        rows = order.permutation(len(self) + len(held), seed, 0)
+        places = np.sort(rows[len(held) :]), np.sort(rows[: len(held)])
+        found = {}
+        for name in ("x", *OF_SAMPLES):
+            if (first := getattr(self, name)) is not None:
+                found[name] = np.empty((len(rows), *first.shape[1:]), first.dtype)
+                for at, part in zip(places, (self, held), strict=True):
+                    found[name][at] = getattr(part, name)
+        return self.with_fields(**found)
+
     def read(self, rows: Any, out: np.ndarray) -> np.ndarray:
         """Fill ``out`` with x[rows] * scale, normalized if the dataset is, and return it: the
         specification of faster gathers.
@@ -350,6 +363,6 @@ class Dataset:
             ahead.want(self.x, rows)
 
     def _of(self, rows: slice | np.ndarray) -> Dataset:
-        of_samples = {name: getattr(self, name) for name in ("y", "ids", "weight", "lengths")}
+        of_samples = {name: getattr(self, name) for name in OF_SAMPLES}
         part = {name: a[rows] for name, a in of_samples.items() if a is not None}
         return self.with_fields(x=self.x[rows], **part)

@@ -54,6 +54,60 @@ def test_settings_are_changed_in_a_copy():
         job.with_settings(batchsize=4)
 
 
+RARE = (np.arange(100) % 10 == 0).astype(int)
+OF_SAMPLES = np.arange(100.0) + 1
+
+
+@pytest.mark.parametrize(
+    "given, changes",
+    [
+        ({"validation": 0.2}, {"validation": 0.5}),
+        ({"validation": 0.2}, {"validation": None}),
+        ({"validation": 0.2}, {"data": (3 * np.ones((50, 4), np.float32), RARE[:50])}),
+        ({"validation": 0.2, "sample_weight": OF_SAMPLES}, {"validation": 0.1}),
+        ({"validation": 0.2, "sample_weight": OF_SAMPLES}, {"sample_weight": None}),
+        ({"validation": 0.2, "normalize": True}, {"validation": 0.5}),
+        ({"class_weight": "balanced"}, {"class_weight": "balanced"}),
+        ({"class_weight": "balanced"}, {"class_weight": None}),
+        ({"class_weight": "balanced"}, {"validation": 0.3}),
+        ({"class_weight": {1: 3.0}}, {"data": (np.ones((50, 4), np.float32), RARE[50:])}),
+        ({"sample_weight": OF_SAMPLES}, {"class_weight": {1: 2.0}}),
+        ({"normalize": True}, {"normalize": None}),
+        ({"normalize": True, "test": (arrays(7)[0], RARE[:7])}, {"normalize": False}),
+    ],
+)  # fmt: skip
+def test_other_settings_of_data_are_those_of_a_new_job(given, changes):
+    x, _ = arrays(100)
+    base = {"data": (x, RARE)} | given
+    job = horn.Job(network(), **base).with_settings(batch_size=8)  # of a copy, too
+    found, new = job.with_settings(**changes), horn.Job(network(), **base | changes)
+    back = found.with_settings(**{name: base.get(name) for name in changes})
+    for one, other in ((found, new), (back, horn.Job(network(), **base))):
+        for what in ("data", "validation", "test"):
+            mine, its = getattr(one, what), getattr(other, what)
+            assert (mine is None) == (its is None)
+            for name in ("x", "y", "weight") if mine is not None else ():
+                np.testing.assert_array_equal(getattr(mine, name), getattr(its, name))
+            if mine is not None:
+                assert repr(mine.normalization) == repr(its.normalization)
+
+
+def test_a_job_keeps_no_second_copy_of_its_data():
+    job = horn.Job(network(), arrays(100), validation=0.2, normalize=True)
+    given, held = job._given.data
+    assert (given.x is job.data.x, held.x is job.validation.x) == (True, True)
+    assert job.with_settings(batch_size=8, network=job.network.rebuilt(seed=2)).data.x is given.x
+
+
+def test_another_beginning_begins_with_nothing_of_the_first():
+    model = horn.train(horn.Job(network(), arrays(), epochs=1), progress=False).model
+    job = horn.Job(network(), arrays(), initial=model)
+    name, drawn = next(iter(network().initial_parameters().items()))
+    np.testing.assert_array_equal(job.network.initial_parameters()[name], model.parameters[name])
+    job = job.with_settings(initial=None)
+    np.testing.assert_array_equal(job.network.initial_parameters()[name], drawn)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [

@@ -287,8 +287,8 @@ def test_a_job_is_made_again_with_the_weights_that_it_has() -> None:
     first = job(validation=0.1)
     again = first.with_settings(epochs=1)
     np.testing.assert_array_equal(again.data.weight, first.data.weight)
-    np.testing.assert_array_equal(first.with_settings(data=first.data.take(8)).data.weight,
-                                  first.data.weight[:8])  # fmt: skip
+    some = first.with_settings(data=first.data.take(8), validation=None)
+    np.testing.assert_array_equal(some.data.weight, first.data.weight[:8])
 
 
 # of each step of a sequence

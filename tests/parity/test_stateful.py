@@ -313,6 +313,22 @@ def test_other_settings_cut_the_sequences_anew():
     assert (given.pieces, len(given)) == (2, 6)
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_other_settings_hold_out_what_a_new_job_would(n):
+    """The end of one sequence, or some of several; truncate=None is again of the network's steps"""
+    x, y = sequences(n, 80)
+
+    def job(**more):
+        settings = {"batch_size": n, "truncate": 4, "validation": 0.5} | more
+        return horn.Job(net_of(), (x, y), stateful=True, **settings)
+
+    for changes in ({"validation": 0.25}, {"validation": None}, {"truncate": None}):
+        found, made = job().with_settings(**changes), job(**changes)
+        assert found.network.steps == made.network.steps
+        np.testing.assert_array_equal(found.data.x, made.data.x)
+        np.testing.assert_array_equal(found.data.y, made.data.y)
+
+
 def test_a_text_as_one_stream(tmp_path):
     """From the text to a model that has learned, is saved, evaluated on all of another one, and
     predicts it whole as its stream does.
