@@ -200,6 +200,8 @@ class Job:
                 "stream does neither; pass arrays, or begin with its arrays: "
                 "initial=model.parameters"
             )
+        else:
+            prepare.check_columns(data.head, begun)
         set_(self, "sample_weight", None)  # sample_weight and class_weight are in data now
         set_(self, "class_weight", None)
         validation, test = prepare.like(validation, data), prepare.like(test, data)

@@ -164,9 +164,7 @@ class DataPreparation:
             raise ModelError(
                 f'Job: normalize is True, "channel", False or None, got {self.normalize!r}'
             )
-        # Its first layer knows the columns by their places; a new one may have others.
-        if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
-            check_names(data, begun.feature_names, "the model that it begins with")
+        self.check_columns(data, begun)
         normal = data.normalization
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
@@ -181,6 +179,13 @@ class DataPreparation:
                 f"as data of {len(normal.mean):,}; give the same features, or normalize=False"
             )
         return data if normal is data.normalization else data.with_fields(normalization=normal)
+
+    def check_columns(self, data: Dataset, begun: Beginning | None) -> None:
+        """Check the names of the features against those of the model that the job begins with: its
+        first layer knows them by their places; a new one may have others.
+        """
+        if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
+            check_names(data, begun.feature_names, "the model that it begins with")
 
     def _channels(self, data: Dataset) -> int | None:
         """The number of channels if each is normalized as one, else None. Raises ModelError."""

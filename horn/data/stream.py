@@ -19,7 +19,7 @@ import numpy as np
 from horn.data import arrays, checks
 from horn.data.dataset import Dataset
 from horn.errors import DataError, HornError, is_whole
-from horn.formats import parts
+from horn.formats import parts, tables
 from horn.mistakes import is_function
 
 AHEAD = 4  # batches in the buffer
@@ -37,14 +37,16 @@ class Stream:
     ``torch.utils.data.DataLoader``, one with a length and pairs by number (a map-style data set,
     read from its first to its last), or an iterator, which is read once. It gives (x, y), or x
     alone: one sample (x (features,), y a number or (targets,)), or some (x (k, ...), y (k,) or
-    (k, targets)); arrays, tensors or lists. They are cut into the job's batches anew.
+    (k, targets)); arrays, tables, tensors or lists, where none of x and y is skipped. They are cut
+    into the job's batches anew. Tables have the columns of the first item, in its order.
     samples : of an epoch; by default those of a DataLoader's data set or of pairs by number, else
     the job needs ``iterations``, which are one epoch. ``head`` : the first item, which shows the
     form of all.
 
     Raises
     ------
-    DataError : the source gives nothing, or no samples, or it raises an error, which is quoted.
+    DataError : the source gives nothing, or no samples, or other columns, or it raises an error,
+    which is quoted.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Stream:
             )
         self.is_once = isinstance(source, Iterator)
         self._kind: tuple[Any, ...] | None = None  # of all items
+        self._names: tuple[str, ...] = ()  # of the columns of the first
         self._check: Callable[[Dataset], None] | None = None
         items = self._pass()
         try:
@@ -148,10 +151,13 @@ class Stream:
         try:
             made = self.source() if callable(self.source) else self.source
             for item in made:
-                x, y, unit = self._rows(item)
+                if (found := self._rows(item)) is None:
+                    continue
+                x, y, unit, names = found
                 now = (x.shape[1], x.dtype == np.uint8, unit, None if y is None else y.shape[1:],
                        None if y is None else y.dtype.kind)  # fmt: skip
-                self._kind = self._kind or now
+                if self._kind is None:
+                    self._kind, self._names = now, names
                 if now != self._kind:
                     worth = f", worth {unit.scale:g} each," * (x.dtype == np.uint8)
                     raise DataError(
@@ -159,6 +165,9 @@ class Stream:
                         f"y {None if y is None else (str(y.dtype), y.shape)}, other than those "
                         "before; give all items one kind"
                     )
+                if names != self._names:
+                    of_item = self._dataset(x, y).with_fields(feature_names=names)
+                    checks.check_names(of_item, self._names, "the first item of the stream")
                 yield x, y
         except HornError:
             raise
@@ -167,7 +176,10 @@ class Stream:
                 f"{self.name}: the stream raised {type(error).__name__}: {error}"
             ) from error
 
-    def _rows(self, item: Any) -> tuple[np.ndarray, np.ndarray | None, arrays.Unit]:
+    def _rows(
+        self, item: Any
+    ) -> tuple[np.ndarray, np.ndarray | None, arrays.Unit, tuple[str, ...]] | None:
+        """x, y, the unit of x and the names of its columns; None without any sample."""
         if isinstance(item, (tuple, list)) and len(item) == 1:  # of a TensorDataset without y
             item = item[0]
         is_pair = isinstance(item, (tuple, list)) and len(item) == 2
@@ -188,17 +200,20 @@ class Stream:
                 f"({', '.join(map(str, y))}), but those of a stream are of one; pass arrays, (x, "
                 f"{{{', '.join(f'{str(name)!r}: ...' for name in y)}}}), or one .npz file"
             )
-        given, x = x, arrays.plain(x, f"{self.name}: x")
+        given, names = x, tables.names_of(x)
+        x = arrays.plain(tables.of_table(x, self.name), f"{self.name}: x")
         unit = arrays.unit_of(given, x, self.name)
         if y is not None:
-            y = arrays.plain(y, f"{self.name}: y")
+            y = arrays.plain(tables.of_column(y, self.name), f"{self.name}: y")
+        if x.shape[:1] == (0,) and (x.ndim > 1 if y is None else y.shape[:1] == (0,)):
+            return None  # a chunk of which nothing is left
         is_one = x.ndim == 1 or (y is not None and y.ndim == 0)
         if is_one:
             x, y = x[None], None if y is None else y[None]
         x, _ = arrays.as_features(x, self.name, unit)
         if y is None:
             checks.check_rows(x, None, self.name)
-            return x, None, unit
+            return x, None, unit, names
         y, classes = arrays.as_labels_or_targets(y, self.name)
         if classes not in (None, (False, True)):
             raise DataError(
@@ -207,12 +222,12 @@ class Stream:
             )
         arrays.check_shapes(x, y, self.name)
         checks.check_rows(x, y, self.name)
-        return x, y, unit
+        return x, y, unit, names
 
     def _dataset(self, x: np.ndarray, y: np.ndarray | None) -> Dataset:
         assert self._kind is not None
         scale, why = self._kind[2] if self._scale is None else (self._scale, arrays.SAID)
-        return Dataset(x, y, scale, self.name, scale_is=why)
+        return Dataset(x, y, scale, self.name, feature_names=self._names, scale_is=why)
 
 
 class Feed:

@@ -287,6 +287,49 @@ def test_what_is_read_whole() -> None:
         model.predict(by_order(9, 1))
 
 
+def test_tables_of_a_stream_have_the_columns_of_the_first() -> None:
+    """As those of arrays have: they were taken by place, whatever their names."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X[:, :3].astype(float), columns=["a", "b", "c"])
+    other = frame[["c", "b", "a"]]
+    net = network(3)
+    stream = Stream(lambda: iter([(frame, Y), (frame.to_numpy(), Y)]), samples=140)
+    model = horn.train(horn.Job(net, stream, epochs=1)).model
+    assert model.feature_names == ("a", "b", "c")
+    order = "another order, 'c' where 'a' was"
+    with pytest.raises(DataError, match=f"other columns than the first item.* {order}"):
+        horn.train(horn.Job(net, Stream(lambda: iter([(frame, Y), (other, Y)]), samples=140)))
+    for given in ((other, Y), Stream(lambda: iter([(other, Y)]), samples=70)):
+        with pytest.raises(DataError, match=f"other columns than the training data has: {order}"):
+            horn.Job(net, stream, validation=given)
+        with pytest.raises(DataError, match=f"other columns than this model has: {order}"):
+            model.evaluate(given)
+    with pytest.raises(DataError, match=f"other columns than the model that it begins.* {order}"):
+        horn.Job(net, Stream(lambda: iter([(other, Y)]), samples=70), initial=model)
+    assert not threads()
+
+
+def test_tables_of_a_stream_are_read_as_other_tables_are() -> None:
+    pandas = pytest.importorskip("pandas")
+    whole = pandas.array([1, 2], "Int64")
+    frame = pandas.DataFrame({"a": [True, False], "b": whole, "c": [0.5, 1]})
+    stream = Stream(iter([(frame, pandas.Series([1, 0], dtype="Int64"))]), samples=2)
+    np.testing.assert_array_equal(stream.whole().x, [[1, 1, 0.5], [0, 2, 1]])
+    np.testing.assert_array_equal(stream.y, [1, 0])
+    with pytest.raises(DataError, match="x has columns that hold no numbers: 'd'.*get_dummies"):
+        Stream(iter([frame.assign(d=["u", "v"])]))
+
+
+def test_items_without_samples_are_skipped() -> None:
+    def samples() -> Iterator[Any]:
+        yield from [(X[:0], Y[:0]), (X[:30], Y[:30]), (X[:0], Y[:0]), ([], []), (X[30:], Y[30:])]
+
+    found = Stream(samples, samples=140).whole()
+    np.testing.assert_array_equal(found.x, np.concatenate([X, X]))
+    with pytest.raises(DataError, match="the stream gives no samples"):
+        Stream(iter([(X[:0], Y[:0])]))
+
+
 @pytest.mark.parametrize(
     "items, words",
     [
