@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -141,8 +142,10 @@ class SettableRate:
 
 def check(learning_rate: Any, where: str) -> None:
     """Raise ModelError for what is neither a number from 0, a schedule nor a function."""
-    if isinstance(learning_rate, (int, float)) and not learning_rate >= 0:
-        raise ModelError(f"{where}: learning_rate must be 0 or more, got {learning_rate!r}")
+    if isinstance(learning_rate, (int, float)) and not 0 <= learning_rate <= sys.float_info.max:
+        raise ModelError(
+            f"{where}: learning_rate must be 0 or more, and finite, got {learning_rate!s:.40}"
+        )
     if isinstance(learning_rate, types.FunctionType):
         texts.keep(learning_rate)
         code, given = learning_rate.__code__, len(learning_rate.__defaults__ or ())

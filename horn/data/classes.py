@@ -162,9 +162,10 @@ def recode(
 
 def _read_as(others: Sequence[Any], labels: Sequence[Any]) -> list[Any]:
     """Labels as values of the kind that all ``others`` are: text that files have for truth values
-    and dates, as True and 2020-01-01, is read. Days are their midnights. Labels of which two would
-    then be equal stay as they are.
+    and dates, as True and 2020-01-01, is read; beside text, what a model file keeps as text is
+    that. Days are their midnights. Labels of which two would then be equal stay as they are.
     """
+    are_text = all(isinstance(other, str) for other in others)
     read: Callable[[str], Any] = str
     if all(isinstance(other, bool) for other in others):
         read = {"True": True, "False": False, "true": True, "false": False}.__getitem__
@@ -177,6 +178,8 @@ def _read_as(others: Sequence[Any], labels: Sequence[Any]) -> list[Any]:
         elif isinstance(label, str):
             with suppress(KeyError, ValueError):  # other text stays text
                 label = read(label)
+        elif are_text and not _is_plain(label):
+            label = _from_json(_to_json(label))
         found.append(label)
     return found if len(set(found)) == len(found) else list(labels)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from horn.data import in_steps, pictures, shards
-from horn.data.arrays import ASSUMED, Unit
+from horn.data.arrays import ASSUMED, Unit, as_weight
 from horn.data.checks import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
@@ -40,7 +40,8 @@ def load(
     """Load the dataset that a text names, checked.
 
     digits, mnist, cifar10          a known set; "mnist:test" is its test part, ":train" the default
-    rows.npz                        x and y, or "rows.npz:test" for x_test and y_test
+    rows.npz                        x and y, or "rows.npz:test" for x_test and y_test; also lengths
+                                    of sequences, and sample_weight, as ``Job`` takes it
     x.npy · images-idx3-ubyte.gz    x alone, memory-mapped where it can be
     x.npy,y.npy · images,labels     x and y in two files
     rows.csv · rows.tsv             the label in the last column: numbers, or names of classes
@@ -111,7 +112,7 @@ def _file(spec: str, labels: bool) -> Dataset:
             if not path.is_file():
                 raise _not_found(str(path), path)
         x, y = (_array(path) for path in paths)
-        found = _of_arrays(x, y if labels else None, None, spec)
+        found = _of_samples(x, y if labels else None, None, spec)
         return found.with_fields(feature_names=npy.names(paths[0], x))
     raise _not_found(spec, Path(os.path.expanduser(spec)))
 
@@ -141,7 +142,14 @@ def _read_file(path: Path, part: str | None, spec: str, labels: bool) -> Dataset
     return as_dataset((x, None), spec).with_fields(feature_names=npy.names(path, x))
 
 
-def _of_arrays(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str) -> Dataset:
+def _of_arrays(
+    x: np.ndarray, y: Targets, lengths: np.ndarray | None, weight: np.ndarray | None, spec: str
+) -> Dataset:
+    found = _of_samples(x, y, lengths, spec)
+    return found if weight is None else found.with_fields(weight=as_weight(weight, len(x), spec))
+
+
+def _of_samples(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str) -> Dataset:
     each = y.values() if isinstance(y, dict) else [] if y is None else [y]
     by_step = any(y.ndim == 3 or (y.dtype.kind == "U" and y.shape == x.shape[:2]) for y in each)
     if lengths is None and not (x.ndim == 3 and by_step):

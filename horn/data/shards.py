@@ -132,6 +132,12 @@ def _check_same(
     if not others:
         return
     expected = others[0]
+    kinds = ["names" if each.dtype.kind == "U" else "numbers" for each in (array, expected)]
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"{path}: its labels are {kinds[0]}, but those of {first.name} are {kinds[1]}; give "
+            "all shards labels of one kind"
+        )
     # A table of whole numbers is kept as bytes, so two .csv shards may differ in type only; their
     # bytes are worth what numbers are.
     if array.shape[1:] != expected.shape[1:] or (array.dtype != expected.dtype and not mixed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from io import BufferedRandom
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ def convert(
             raise DataError(
                 f"{target / file_name} is there already; name another folder, or remove it"
             )
+    made = [each for each in (target, *target.parents) if not each.exists()]
     n, n_features, ys = 0, 0, []
     reader = csv.CsvReader(Path(source), labels, label, ids)
     try:
@@ -73,7 +74,12 @@ def convert(
                 of_names.write(("\n".join(names) + "\n").encode())
             for file in files:  # a full disk is met before one of them has its name
                 file.flush()
-    except OSError as error:
+    except BaseException as error:
+        for each in made:  # what was made for the files, which are not there
+            with suppress(OSError):
+                each.rmdir()
+        if not isinstance(error, OSError):
+            raise
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
     return str(target)
 

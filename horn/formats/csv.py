@@ -17,6 +17,7 @@ import itertools
 import logging
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from typing import IO
 import numpy as np
 
 from horn.errors import DataError
-from horn.formats import parts
+from horn.formats import parts, tables
 from horn.formats.files import reading
 from horn.formats.parts import SampleTable
 
@@ -167,6 +168,9 @@ class CsvReader:
             lines = itertools.chain([second], lines)
         else:
             lines = itertools.chain([first], lines)
+        for line in (first, sample):
+            if _goes_on(line[1], separator):
+                raise self._open_quote(line[0])
         if len(cells) != n_columns:
             raise self._uneven(sample[0], len(cells), first[0], n_columns)
         self.columns = self._columns(names, cells, first[0], sample[0])
@@ -241,10 +245,37 @@ class CsvReader:
                 else f"{_name(self.path)}, line {first_line}: has no column of features besides "
                 "the label and the names of the samples; add features"
             )
-        return Columns(names, features, label, ids, label is not None and is_text[label])
+        found = Columns(names, features, label, ids, label is not None and is_text[label])
+        self._warn_of_names(found)
+        return found
+
+    def _warn_of_names(self, columns: Columns) -> None:
+        """Warn of the label's name on a feature, and of a name that two features have: names of
+        columns are kept where all differ.
+        """
+        names, of_features = columns.names, columns.feature_names
+        if names and columns.label is not None and (name := names[columns.label]) in of_features:
+            logger.warning(
+                "%s: columns %s are all called %r, as the label, column %d: a copy of the label "
+                "among the features is learned from; leave it out", _name(self.path),
+                _numbered(names, name), name, columns.label + 1,
+            )  # fmt: skip
+        for name in [name for name, n in Counter(of_features).most_common(1) if n > 1]:
+            logger.warning(
+                "%s: columns %s are all called %r: models know the columns by their places and "
+                "not by their names, where two features have one name; give each its own",
+                _name(self.path), _numbered(names, name), name,
+            )  # fmt: skip
 
     def _place(self, column: Column, names: tuple[str, ...], n: int) -> int:
         if isinstance(column, str) and column in names:
+            if names.count(column) > 1:
+                places = _numbered(names, column)
+                raise DataError(
+                    f"{_name(self.path)}: has {names.count(column)} columns {column!r} ({places}); "
+                    "give the number of the one that is meant, and leave a copy of the label out, "
+                    "which would be a feature"
+                )
             return names.index(column)
         if (number := str(column)).isdecimal() and 1 <= int(number) <= n:
             return int(number) - 1
@@ -322,6 +353,13 @@ class CsvReader:
             "every sample one, or say that there is no label (labels=False, --no-label)"
         )
 
+    def _open_quote(self, line: int) -> DataError:
+        return DataError(
+            f"{_name(self.path)}, line {line}: has a quotation mark too many or too few, or a cell "
+            "that goes on in the next line; give every cell none or two, and each sample one line: "
+            "df.replace(r'\\s+', ' ', regex=True) takes line breaks out of a table"
+        )
+
     def _uneven(self, line: int, got: int, first: int, expected: int) -> DataError:
         return DataError(
             f"{_name(self.path)}, line {line}: has {got} cells, but line {first} has {expected}; "
@@ -337,6 +375,8 @@ class CsvReader:
         skipped = {columns.ids, columns.label if is_left else None}
         for number, text in chunk:
             cells = _cells(text, separator)
+            if _goes_on(text, separator):
+                return self._open_quote(number)
             if len(cells) != n_columns:
                 return self._uneven(number, len(cells), first_line, n_columns)
             for column, cell in enumerate(cells):
@@ -349,6 +389,8 @@ class CsvReader:
                 remedy = (
                     DECIMAL_COMMAS
                     if _DECIMAL_COMMA.fullmatch(cell)
+                    else f"write {tables.DAYS}, or leave the column out"
+                    if _DATE.fullmatch(cell)
                     else "replace text by numbers, or leave the column out"
                     if cell.strip()
                     else "fill it in, or leave the line or the column out"
@@ -361,13 +403,13 @@ class CsvReader:
                     f"{where}, line {number}: column {column + 1} {found}, but a number is "
                     f"expected; {remedy}"
                 )
-            if text.count('"') % 2:
-                return DataError(
-                    f"{where}, line {number}: has a quotation mark too many or too few; give every "
-                    "cell none or two"
-                )
         lines = f"lines {chunk[0][0]} to {chunk[-1][0]}"
         return DataError(f"{where}, {lines}: {problem.rstrip('.')}; give numbers only")
+
+
+def _numbered(names: tuple[str, ...], name: str) -> str:
+    """The numbers of the columns of this name, in words."""
+    return ", ".join(str(k) for k, each in enumerate(names, 1) if each == name)
 
 
 def _name(path: Path) -> str:
@@ -413,6 +455,15 @@ def _as_bytes_if_whole(table: np.ndarray) -> np.ndarray:
 
 def _cells(text: str, separator: str) -> list[str]:
     return next(csv.reader([text], delimiter=separator, skipinitialspace=True), [])
+
+
+def _goes_on(text: str, separator: str) -> bool:
+    """Whether a quotation mark begins a cell that this line does not end."""
+    try:
+        _ = list(csv.reader([text], delimiter=separator, skipinitialspace=True, strict=True))
+    except csv.Error as error:
+        return str(error) == "unexpected end of data"
+    return False
 
 
 def _separator(lines: list[str]) -> str:
@@ -488,6 +539,9 @@ DECIMAL_COMMAS = (
     "decimal commas are not read: write points, as 1.5, or read the file with "
     'pandas.read_csv(decimal=",")'
 )
+
+
+_DATE = re.compile(r"\s*(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3\d{4})([T ][\d:.Z+-]*)?\s*")
 
 
 def _is_number(cell: str) -> bool:

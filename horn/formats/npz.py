@@ -1,8 +1,8 @@
 """.npz files: several arrays in a zip archive, as ``numpy.savez`` writes them.
 
 It expects x and y, or x_train, y_train, x_test, y_test; for several outputs y.NAME of each instead
-of y; for sequences that end early (n, steps, features) also lengths, which may be None. Objects are
-never unpickled.
+of y; for sequences that end early (n, steps, features) also lengths, which may be None; for weights
+of the samples in the training loss (n,) sample_weight. Objects are never unpickled.
 """
 
 from __future__ import annotations
@@ -35,16 +35,22 @@ else:
 
 
 def read(path: Path, part: str | None = None, *, labels: bool = True) -> tuple[np.ndarray, Targets]:
-    """Read (x, y) of a file, as ``read_all`` without lengths."""
-    x, y, _ = read_all(path, part, labels=labels)
+    """Read (x, y) of a file, as ``read_all``. DataError : it has lengths or weights, too."""
+    x, y, *others = read_all(path, part, labels=labels)
+    for what, array in zip(("lengths", "sample_weight"), others, strict=True):
+        if array is not None:
+            raise DataError(
+                f"{path}: {what} is read from one .npz file, not from shards; put all samples in "
+                "one"
+            )
     return x, y
 
 
 def read_all(
     path: Path, part: str | None = None, *, labels: bool = True
-) -> tuple[np.ndarray, Targets, np.ndarray | None]:
-    """Read (x, y, lengths) of a file; y is None if the file has none, or without ``labels``; for
-    several outputs, y is the arrays "y.digit" and so on, by name.
+) -> tuple[np.ndarray, Targets, np.ndarray | None, np.ndarray | None]:
+    """Read (x, y, lengths, sample_weight) of a file; y and weights are None if the file has none,
+    or without ``labels``; for several outputs, y is the arrays "y.digit" and so on, by name.
 
     part : None for x and y, or "train" or "test" for x_train and so on. A file that has only such
     pairs is read as its train part. Raises NotFound or DataError.
@@ -59,10 +65,13 @@ def read_all(
             if not part and "x" not in names and "x_train" in names:
                 suffix = "_train"
             if f"x{suffix}" not in names:
+                inputs = [name for name in names if name.startswith(f"x{suffix}.")]
                 raise DataError(
                     f"{path}: has no array 'x{suffix}' (it has "
                     f"{', '.join(sorted(names)) or 'none'}); write it with np.savez(path, "
                     f"x{suffix}=..., y{suffix}=...)"
+                    + ", the columns of all inputs side by side in the order of net.input: "
+                    "x=np.hstack([a, b])" * bool(inputs)
                 )
             x = _array(archive, path, f"x{suffix}")
             y: Targets = None
@@ -71,8 +80,10 @@ def read_all(
                 y = {name.partition(".")[2]: _array(archive, path, name) for name in several}
             elif labels and f"y{suffix}" in names:
                 y = _array(archive, path, f"y{suffix}")
-            own = f"lengths{suffix}"
-            return x, y, _lengths(archive, path, own) if own in names else None
+            own, weights = f"lengths{suffix}", f"sample_weight{suffix}"
+            lengths = _lengths(archive, path, own) if own in names else None
+            is_weighed = labels and weights in names
+            return x, y, lengths, _array(archive, path, weights) if is_weighed else None
     except DAMAGES as error:
         raise DataError(
             f"{path}: is damaged or no .npz file ({error}); write it again with np.savez"

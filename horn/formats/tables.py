@@ -16,6 +16,7 @@ import numpy as np
 from horn.errors import DataError
 
 SHOWN = 8  # columns that a message names
+DAYS = "days since a date: (df[column] - start) / pandas.Timedelta(days=1)"  # instead of dates
 LOOKED_AT = 100  # values of a column of text, to see whether they are numbers
 # Beginnings of the names of numeric column types of polars and pyarrow, in small letters.
 NUMBERS = ("int", "uint", "float", "double", "halffloat", "bool", "decimal")
@@ -165,7 +166,7 @@ def _remedy(kind: str) -> str:
     if kind.startswith(("timedelta", "duration")):
         return "days: df[column] / pandas.Timedelta(days=1)"
     if kind.startswith(("date", "time", "period")):
-        return "days since a date: (df[column] - start) / pandas.Timedelta(days=1)"
+        return DAYS
     if kind.startswith("complex"):
         return "the absolute value: df[column].abs(), or the real part: numpy.real(df[column])"
     if kind.startswith("decimal"):

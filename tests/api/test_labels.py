@@ -202,6 +202,18 @@ def test_what_a_file_cannot_keep_is_kept_as_text(tmp_path: Path, caplog: Any) ->
     assert horn.Model.load(tmp_path / "m.horn").classes == ("Kind.A", "Kind.B", "Kind.C")
 
 
+def test_labels_that_a_file_has_as_text_are_still_its_classes(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    for y in (
+        pandas.Series(pandas.period_range("2020-01", periods=3, freq="M"))[CODES],
+        pandas.cut(X[:, 0], 3),
+        objects([list(Kind)[code] for code in CODES]),
+    ):
+        model = trained(y).model
+        model.save(tmp_path / "m.horn")
+        assert horn.Model.load(tmp_path / "m.horn").evaluate(X, y) == model.evaluate(X, y)
+
+
 class Said:
     """Of a text that does not tell what it is of."""
 

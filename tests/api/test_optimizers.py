@@ -25,8 +25,10 @@ def test_nesterov_tells_the_weights_where_the_gradient_is_taken():
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: horn.SGD(-0.1), "SGD: learning_rate must be 0 or more, got -0.1"),
+        (lambda: horn.SGD(-0.1), "SGD: learning_rate must be 0 or more, and finite, got -0.1"),
         (lambda: horn.SGD(float("nan")), "learning_rate must be 0 or more"),
+        (lambda: horn.SGD(1e400), "SGD: learning_rate must be 0 or more, and finite, got inf"),
+        (lambda: horn.SGD(10**400), "SGD: learning_rate must be 0 or more, and finite, got 1000"),
         (lambda: horn.SGD(momentum=1.0), "SGD: momentum must be at least 0 and below 1, got 1.0"),
         (lambda: horn.Adam(beta2=-0.1), "Adam: beta2 must be at least 0 and below 1"),
         (lambda: horn.RMSProp(rho=2), "RMSProp: rho must be at least 0 and below 1, got 2"),

@@ -274,7 +274,7 @@ def test_a_wrong_gradient_that_is_meant_is_not_checked(run: Any, folder: Path) -
         ("batch_size=many", "batch_size is a whole number, got 'many'"),
         ("batch_size=2.5", "batch_size is a whole number, got '2.5'"),
         ("batch_size=0", "batch_size must be a whole number from 1, got 0"),
-        ("optimizer.learning_rate=-1", "learning_rate must be 0 or more, got -1.0"),
+        ("optimizer.learning_rate=-1", "learning_rate must be 0 or more, and finite, got -1.0"),
         ("keep_best=maybe", "keep_best is true or false, got 'maybe'"),
         ("optimizer=sdg", "no optimizer is called 'sdg'; did you mean sgd?"),
         ("dtype=float16", 'dtype must be "float32" or "float64"'),

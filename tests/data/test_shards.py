@@ -101,6 +101,21 @@ def test_csv_shards_keep_the_names_of_their_columns_and_samples(tmp_path):
     assert (found.feature_names, found.id_name, len(found.ids)) == ((), "id", 4)
 
 
+def test_csv_shards_with_other_kinds_of_labels_are_refused(tmp_path):
+    (tmp_path / "1.csv").write_text("1,2,cat\n")
+    (tmp_path / "2.csv").write_text("1,2,0\n")
+    with pytest.raises(DataError, match=r"2.csv: its labels are numbers, but those of 1.csv are n"):
+        load(str(tmp_path))
+
+
+def test_lengths_and_weights_of_npz_shards_are_refused(tmp_path):
+    """They were left out: sequences had all steps, samples one weight."""
+    for name, array in (("lengths", [1, 2]), ("sample_weight", [1.0, 2.0])):
+        np.savez(tmp_path / "1.npz", x=np.ones((2, 3)), y=np.array([0, 1]), **{name: array})
+        with pytest.raises(DataError, match=f"1.npz: {name} is read from one .npz file, not from"):
+            load(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "header, words",
     [

@@ -35,7 +35,12 @@ def test_a_wrong_line_leaves_nothing(tmp_path):
     path.write_text("1,2,0\n1,x,0\n")
     with pytest.raises(DataError, match="line 2: column 2 is 'x'"):
         data.convert(path, tmp_path / "rows")
-    assert list((tmp_path / "rows").iterdir()) == []
+    with pytest.raises(DataError, match="line 2: column 2 is 'x'"):
+        data.convert(path, tmp_path / "new" / "rows")
+    (tmp_path / "old").mkdir()
+    with pytest.raises(DataError, match="line 2: column 2 is 'x'"):
+        data.convert(path, tmp_path / "old")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["old", "rows.csv"]
     with pytest.raises(NotFound, match="no such file"):
         data.convert(tmp_path / "other.csv", tmp_path / "rows")
     with pytest.raises(DataError, match='dtype is "float32" or "float64", got .int8'):
@@ -63,7 +68,7 @@ def test_a_full_disk_leaves_nothing_and_a_second_try_works(tmp_path, size_bytes)
         pytest.raises(DataError, match=r"rows: cannot be written \(File too large\)"),
     ):
         data.convert(path, tmp_path / "rows")
-    assert list((tmp_path / "rows").iterdir()) == []
+    assert not (tmp_path / "rows").exists()
     found = data.load(data.convert(path, tmp_path / "rows"))
     assert found.feature_names == ("a", "b", "c") and found.x.tolist() == [[1, 2, 3]] * 20
 

@@ -105,7 +105,22 @@ def test_gzipped(tmp_path):
         ("1,2,0\n3,4,٣\n", ", line 2: column 3 is '٣', but a number is expected; write it with"),
         (
             '1,2,0\n3,4,"1\n5,6,0\n',
-            ", line 2: has a quotation mark too many or too few; give every",
+            ", line 2: has a quotation mark too many or too few, or a cell that goes on in the",
+        ),
+        ('id,a,y\n"x\ny",2,u\nz,4,w\n', ", line 2: has a quotation mark too many or too few, or a"),
+        ('a,b,y\n1,2,u\n1,2,"u\nv"\n', ", line 3: has a quotation mark too many or too few, or a"),
+        ('"a\nc",b,y\n1,2,u\n', ", line 1: has a quotation mark too many or too few, or a cell"),
+        (
+            'a,b,y\n5" pipe,2,0\n3" pipe,x,1\n',
+            ", line 3: column 2 is 'x', but a number is expected",
+        ),
+        (
+            "a,d,y\n1,2020-01-01,0\n",
+            ", line 2: column 2 is '2020-01-01', but a number is expected; write days since a date",
+        ),
+        (
+            "a,d,y\n1,3.12.2020 10:30,0\n",
+            ", line 2: column 2 is '3.12.2020 10:30', but a number is expected; write days",
         ),
         ("1,two,0\n3,4,1\n", ", line 1: column 2 is 'two', but a number is expected; replace"),
         ("1,2,0\n3,4,1\n5,6\n", ", line 3: has 2 cells, but line 1 has 3; give every line"),
@@ -378,3 +393,21 @@ def test_a_column_is_the_label_or_the_names_of_samples(tmp_path, columns, label)
         load(str(tmp_path / "rows.csv"), **columns)
     found = load(str(tmp_path / "rows.csv"), labels=False, ids="y")
     assert (found.x.tolist(), found.ids.tolist()) == ([[1, 2], [3, 4]], [label, label])
+
+
+@pytest.mark.parametrize("columns", [{"label": "y"}, {"ids": "y"}])
+def test_a_name_that_two_columns_have_names_neither(tmp_path, columns):
+    """The first was taken, and the other, often a copy of the label, was a feature."""
+    path = write(tmp_path, "y,a,y\n5,2,0\n6,4,1\n")
+    with pytest.raises(DataError, match=r"rows.csv: has 2 columns 'y' \(1, 3\); give the number"):
+        load(str(path), **columns)
+    assert load(str(path), label=1).y.tolist() == [5, 6]
+
+
+def test_names_that_two_columns_have_are_told(tmp_path, caplog):
+    """Models of such files know no names of columns, so that no order is checked."""
+    assert load(str(write(tmp_path, "y,a,y\n5,2,0\n6,4,1\n"))).feature_names == ("y", "a")
+    assert "columns 1, 3 are all called 'y', as the label, column 3: a copy" in caplog.text
+    caplog.clear()
+    assert load(str(write(tmp_path, "a,b,a,y\n5,2,3,0\n6,4,3,1\n"))).feature_names == ()
+    assert "columns 1, 3 are all called 'a': models know the columns by their" in caplog.text

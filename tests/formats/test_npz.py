@@ -33,6 +33,23 @@ def test_an_archive_without_x(tmp_path):
         load(str(tmp_path / "rows.npz"))
 
 
+def test_weights_of_samples_are_those_of_the_loss(tmp_path):
+    """They were left out, and every sample counted as much."""
+    weight, path = np.array([1.0, 0.0, 2.5], np.float32), tmp_path / "rows.npz"
+    np.savez(path, x=np.ones((3, 2)), y=np.arange(3), sample_weight=weight,
+             x_test=np.ones((1, 2)), sample_weight_test=[1, 2])  # fmt: skip
+    np.testing.assert_array_equal(load(str(path)).weight, weight)
+    assert load(str(path), labels=False).weight is None
+    with pytest.raises(DataError, match=r"sample_weight is float64 of shape \(2,\), but \(1,\)"):
+        load(f"{path}:test")
+
+
+def test_inputs_by_name_are_one_array(tmp_path):
+    np.savez(tmp_path / "rows.npz", **{"x.a": np.ones((3, 2)), "x.b": np.ones((3, 1))})
+    with pytest.raises(DataError, match=r"no array 'x' .*all inputs side by side in the order of"):
+        load(str(tmp_path / "rows.npz"))
+
+
 def test_objects_are_refused_and_never_unpickled(tmp_path):
     np.savez(tmp_path / "rows.npz", x=np.array([[None]], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="array 'x' holds Python objects, which horn never unpickl"):
