@@ -30,7 +30,7 @@ Updated = tuple[Any, Slots]  # the new weight, the new slots
 
 _SHARE = "at least 0 and below 1", lambda value: 0 <= value < 1
 _ABOVE = "above 0", lambda value: value > 0
-_FROM = "0 or more", lambda value: value >= 0
+_FROM = "0 or more, and finite", lambda value: 0 <= value < float("inf")
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _SHARE),
     **dict.fromkeys(("clip_value", "clip_norm"), _ABOVE),

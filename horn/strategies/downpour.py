@@ -9,6 +9,7 @@ eq. 5. Why changes are the default: docs/notes/0089.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -155,8 +156,9 @@ class Downpour(Strategy):
         scales, rate = self.scale_by_staleness, self.learning_rate
         if not isinstance(scales, bool):
             raise JobError(f"downpour: scale_by_staleness is True or False, got {scales!r}")
-        if not hasattr(rate, "at") and (not isinstance(rate, (int, float)) or not rate > 0):
-            raise JobError(f"downpour: learning_rate must be above 0, got {rate!r}")
+        is_rate = isinstance(rate, (int, float)) and 0 < rate < math.inf
+        if not hasattr(rate, "at") and not is_rate:
+            raise JobError(f"downpour: learning_rate must be above 0, and finite, got {rate!r}")
         if self.warm_start and self.max_staleness is not None:
             raise JobError(
                 "downpour: with max_staleness nobody may be ahead, so there is no warm start; give "

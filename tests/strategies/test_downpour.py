@@ -321,7 +321,7 @@ def test_the_rate_of_servers_may_follow_a_schedule():
         ({"server_optimizer": "adam"}, '"average", "adagrad", "job" or an optimizer'),
         ({"server_optimizer": horn.Adam(clip_norm=1.0)}, "clip_norm"),
         ({"server_optimizer": "average", "max_staleness": 0}, "with max_staleness=0 servers"),
-        ({"learning_rate": -0.5}, "learning_rate must be above 0, got -0.5"),
+        ({"learning_rate": -0.5}, "learning_rate must be above 0, and finite, got -0.5"),
     ],
 )
 def test_what_it_cannot_do_is_said(settings, words):
