@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -86,13 +89,14 @@ def test_who_catches_that_is_ended_with_its_line(monkeypatch: pytest.MonkeyPatch
 
 
 class Waits(horn.Callback):
-    """Never returns after five updates, or at the end."""
+    """Never returns after five updates, or at the end. expire : called before."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, at: int, expire: Callable[[], None] = int) -> None:
+        self.at, self.expire = at, expire
 
     def on_batch_end(self, context: Any) -> None:
         if context.iteration == self.at:
+            self.expire()
             threading.Event().wait()
 
     def on_train_end(self, context: Any) -> None:
@@ -104,7 +108,7 @@ class Waits(horn.Callback):
     [
         (5, 5, {"timeout": 1.0}),
         (0, 12, {"timeout": 1.0}),
-        pytest.param(5, 5, {"timeout": 3.0, "tasks": 2}, marks=pytest.mark.cluster),
+        pytest.param(5, 5, {"timeout": 60.0, "tasks": 2}, marks=pytest.mark.cluster),
     ],
     ids=["batch", "end", "tasks"],
 )
@@ -113,6 +117,12 @@ def test_a_callback_that_hangs_is_interrupted_and_the_model_is_there(
 ):
     """It was waited for as long as it took."""
     monkeypatch.setattr(deadline, "INTERRUPT_S", 0.0)
+
+    def expire() -> None:
+        """Tasks take their time to start: theirs is over when the callback has begun."""
+        monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: math.inf))
+        signal.raise_signal(deadline.NUMBER)
+
     net = horn.Network(seed=3)
     net.input(2)
     net.layer(4, activation="tanh")
@@ -120,8 +130,9 @@ def test_a_callback_that_hangs_is_interrupted_and_the_model_is_there(
     x = np.random.default_rng(0).standard_normal((40, 2))
     given = horn.Job(net, (x, np.arange(40) % 2), batch_size=10, epochs=3)
     hook = "on_batch_end" if at else "on_train_end"
+    waits = Waits(at, expire) if "tasks" in settings else Waits(at)
     with pytest.raises(Timeout, match=f"in callback Waits, {hook}; raise timeout") as late:
-        horn.train(given.with_settings(callbacks=(Waits(at),)), **settings)
+        horn.train(given.with_settings(callbacks=(waits,)), **settings)
     whole = horn.train(given.with_settings(epochs=None, iterations=n)).model
     assert late.value.iteration == n
     for name, array in late.value.model.parameters.items():
