@@ -72,7 +72,8 @@ class WindowLists:
             "src": sources.reshape(len(taps), n_taps * n_here),
             "which": forward.which,
             "first": forward.first * np.int32(n_here * n_parts),
-            "n_parts": n_parts,
+            # parts of channels that are not there are none
+            "n_parts": n_parts if len(below) else 1,
             "step": n_here,
         }
         return cls(to_maps, to_channels, gradients)
@@ -143,6 +144,8 @@ class _Look:
 
 def _looks(spans: list[Span], above: Array, below: Array) -> tuple[_Look, _Look]:
     """From the positions above at those below, and back, in the task's own numbers."""
+    if not len(above) or not len(below):  # a task's rows may hear nothing, or not be heard
+        return _listed(np.full((len(above), math.prod(s.kernel for s in spans)), -1), below)
     row_above, row_below = (spans[1].n_out, spans[1].n) if len(spans) > 1 else (1, 1)
     mine, theirs = _rows(above, row_above), _rows(below, row_below)
     if mine is None or theirs is None:
@@ -160,8 +163,6 @@ def _looks(spans: list[Span], above: Array, below: Array) -> tuple[_Look, _Look]
 
 def _rows(positions: Array, n: int) -> range | None:
     """The rows, of n positions each, that these are if they follow each other and are whole."""
-    if not len(positions):
-        return range(0)
     first, last = int(positions[0]), int(positions[-1])
     if first % n or len(positions) % n or last - first + 1 != len(positions):
         return None
