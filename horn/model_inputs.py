@@ -93,7 +93,7 @@ class ModelInputs:
         network = self.network
         data = named(data, network.compared, what)
         if not network.steps:
-            return side_by_side(data, network.input_shapes, what)
+            return side_by_side(data, network.input_shapes, what, "this model")
         data = in_steps.flat(data, network.layers[0].shape)
         x = data[0] if isinstance(data, tuple) and data else data
         asks_each = network.judges_each and network.answers_each

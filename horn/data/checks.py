@@ -355,19 +355,26 @@ def check_sample_shape(
     if len(given) < 2 or len(expected) < 2 or [n for n in given if n != 1] == wanted:
         return
     remedy = f"x.reshape(-1, {', '.join(map(str, expected))})"
+    layout = "channels last"
     if sorted(n for n in given if n != 1) == sorted(wanted):  # to reshape would mix the axes
         order = ", ".join(map(str, (0, *_moved(given, expected))))
-        is_declared_first = (given[-1], *given[:-1]) == expected and not learned_by
-        remedy = "" if is_declared_first else f"x.transpose({order})"
+        remedy = f"x.transpose({order})"
         if sorted(given) != sorted(expected):
             remedy = "numpy.transpose, which moves axes, and x.reshape only after it"
+        elif len(given) == 2:  # either may be what was meant
+            layout = "{} positions of {} channels".format(*expected)
+            if not learned_by:
+                positions, channels = given
+                remedy += f"; if x has {positions} positions of {channels} channels, it is "
+                remedy += f"net.input({given})"
+        elif (given[-1], *given[:-1]) == expected and not learned_by:
+            remedy = f"net.input({given})"
     elif not learned_by:
         remedy = f"net.input({given}), or {remedy}"
-    remedy = remedy or f"net.input({given})"
     raise DataError(
         f"{what}: a sample has the shape {given}, but "
         f"{f'{learned_by} learned from' if learned_by else 'the network declares'} "
-        f"input({expected}), channels last; write {remedy}"
+        f"input({expected}), {layout}; write {remedy}"
     )
 
 

@@ -15,11 +15,11 @@ from horn.errors import DataError
 Shapes = Mapping[str, tuple[int, ...]]  # of a sample of each input, in the order of net.input
 
 
-def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
+def side_by_side(data: Any, shapes: Shapes, what: str, learned_by: str = "") -> Any:
     """The dataset of {"x": a, "z": b}, or of ({...}, y); anything else unchanged.
 
-    shapes : of the network's inputs. Bytes stay bytes if all inputs are bytes, else they become
-    floating point, scaled.
+    shapes : of the network's inputs. learned_by : as for ``check_features``.
+    Bytes stay bytes if all inputs are bytes, else they become floating point, scaled.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def side_by_side(data: Any, shapes: Shapes, what: str) -> Any:
                 f"input({shape if len(shape) > 1 else size}, name={name!r}); x.shape is "
                 f"{array.shape}"
             )
-        check_sample_shape(arrays.sample_shape(x[name]), shape, where)
+        check_sample_shape(arrays.sample_shape(x[name]), shape, where, learned_by)
         found[name] = array, unit
     counts = {name: len(array) for name, (array, _) in found.items()}
     if len(set(counts.values())) > 1:

@@ -185,6 +185,30 @@ def test_an_image_among_inputs_has_the_axes_that_were_declared(tmp_path: Path) -
                 horn.Job(seen_and_told(), (given, y))
 
 
+def test_a_signal_with_channels_first_is_turned_and_not_declared_so() -> None:
+    """net.input((2, 10)) would be heard along the channels, and say nothing."""
+    signals, facts, y = RNG.random((8, 10, 2)), RNG.random((8, 3)), np.arange(8.0)
+    several = horn.Network(seed=1)
+    both = several.input((10, 2), name="signal"), several.input(3, name="facts")
+    h = several.layer(connect=horn.Convolution(2, 3), inputs=both[0])
+    several.output(1, inputs=[h, both[1]], loss="squared_error")
+    alone = horn.Network(seed=1)
+    alone.input((10, 2))
+    alone.layer(connect=horn.Convolution(2, 3))
+    alone.output(1, loss="squared_error")
+    turned = signals.transpose(0, 2, 1)
+    for net, x, other in (
+        (alone, signals, turned),
+        (several, {"signal": signals, "facts": facts}, {"signal": turned, "facts": facts}),
+    ):
+        said = r"input\(\(10, 2\)\), 10 positions of 2 channels; write x\.transpose\(0, 2, 1\)"
+        with pytest.raises(DataError, match=f"declares {said}; if x has 2 positions of 10 channe"):
+            horn.train(horn.Job(net, (other, y), epochs=1))
+        model = horn.train(horn.Job(net, (x, y), epochs=1)).model
+        with pytest.raises(DataError, match=f"this model learned from {said}$"):
+            model.predict(other)
+
+
 def test_a_layer_is_not_called_as_an_input_is() -> None:
     """It was heard in the input's place."""
     net = horn.Network(seed=1)
