@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn.data import Dataset, check_classes, check_features, check_labels, check_targets
+from horn.data.checks import check_target_shape
 from horn.data.in_steps import check_answers
 from horn.errors import ModelError
 from horn.metrics import Metric, checked_answers, n_answers, n_right, score
@@ -91,3 +92,4 @@ def check_fit(network: Network, data: Dataset, target: str | None) -> None:
         check_labels(data, last.size, where)
     elif not has_labels or data.y is None:
         check_targets(data, math.prod(network.answers), where)
+        check_target_shape(data, last.shape, data.name, where)

@@ -20,6 +20,7 @@ from horn.data import (
     check_range,
     check_shape,
 )
+from horn.data.checks import check_target_shape
 from horn.data.in_steps import check_answers
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
@@ -102,18 +103,21 @@ def check_targets_of(network: Network, data: Dataset, what: str) -> None:
             f"{what} has no labels, but {last.name} has loss {last.loss.name!r}; "
             'pass (x, y), or target="input"'
         )
+    check_target_shape(data, last.shape, what, last.name)
     if data.classes is not None and data.y.ndim == 1:
         check_classes(data, last.size, last.name)
     elif data.has_labels and last.size > 1:
         check_labels(data, last.size, last.name)
     elif data.y.shape[1:] != (math.prod(network.answers),) and (data.y.ndim > 1 or last.size > 1):
+        given = data.target_shape or data.y.shape[1:]
         labels = ", or labels as whole numbers, y.ravel().astype(int)"
         labels = labels if data.y.shape[1:] == (1,) else ""
-        remedy = f"; pass ({len(data)}, {last.size}){labels}"
+        shape = last.shape if data.target_shape else (last.size,)
+        remedy = f"; pass {(len(data), *shape)}{labels}"
         if _is_of_positions(last) and data.y.shape[1:] == (last.n_positions,):
             remedy = f". {_of_each_position(last)}"
         raise DataError(
-            f"{what}: targets have shape {data.y.shape}, but {last.name} has "
+            f"{what}: targets have shape {(len(data), *given)}, but {last.name} has "
             f"{last.size} neuron{'s' * (last.size > 1)}{remedy}"
         )
     elif last.loss in _OF_SHARES:

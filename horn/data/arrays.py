@@ -5,6 +5,7 @@ It converts what keeps its meaning, and copies only where it must.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
@@ -113,6 +114,11 @@ def sample_shape(x: Any) -> tuple[int, ...]:
     return tuple(map(int, shape[1:])) if len(shape) > 2 else ()
 
 
+def target_shape(y: Any, found: np.ndarray) -> tuple[int, ...]:
+    """The shape of one sample's targets before ``as_labels_or_targets`` made ``found`` of y."""
+    return sample_shape(y) if found.ndim == 2 else ()
+
+
 def _check_not_empty(x: np.ndarray, name: str) -> None:
     if x.size == 0:
         raise DataError(
@@ -148,11 +154,12 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
         return classes.code(y, what)
     if y.ndim == 1 and y.dtype.kind == "f":
         y = y[:, None]  # numbers to be learned, one for each sample
-    if y.ndim != 2:
+    if y.ndim < 1:
         raise DataError(
-            f"{what}: y has shape {y.shape}, but (samples,) labels or numbers, or "
-            "(samples, targets) numbers are expected; pass y.reshape(len(y), -1)"
+            f"{what}: y is one number, but (samples,) labels or numbers, or (samples, targets) "
+            "numbers, of which a sample's may have a shape, are expected"
         )
+    y = y.reshape(len(y), math.prod(y.shape[1:]))
     if y.dtype.kind == "f" and y.dtype.itemsize in (4, 8):
         return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("=")), None
     return np.ascontiguousarray(y, dtype=np.float64), None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +28,9 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     and 16-bit numbers float32, all others float64.
     y (n,) whole numbers are labels; text, truth values and other distinguishable values are
     labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
-    targets · {name: either} of several outputs, which are its columns then (``Dataset.targets``) ·
-    None. Tables and columns of pandas are taken as their values.
+    targets, and those of a layer with a shape (n, *shape), which is flattened
+    (``Dataset.target_shape``) · {name: either} of several outputs, which are its columns then
+    (``Dataset.targets``) · None. Tables and columns of pandas are taken as their values.
     scale : the value of one unit of x; None means 1/255 for uint8 and 1 for everything else, also
     in tables. A Dataset keeps its own.
 
@@ -69,13 +71,16 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         shape, names = arrays.sample_shape(x), tables.names_of(x)
         labels, named = None, None
         parts: targets.Parts = ()
+        of_targets: tuple[int, ...] = ()
         if isinstance(y, Mapping):
             labels, parts = targets.side_by_side(y, what)
         elif y is not None:
             labels, named = arrays.as_labels_or_targets(y, what)
+            of_targets = arrays.target_shape(y, labels)
         worth, why = unit if scale is None else (scale, arrays.SAID)
         dataset = Dataset(features, labels, worth, what, named, shape=shape, targets=parts,
-                          feature_names=names, scale_is=why)  # fmt: skip
+                          feature_names=names, scale_is=why,
+                          target_shape=of_targets)  # fmt: skip
     else:
         dataset = data
     if not dataset._checked:
@@ -375,6 +380,24 @@ def check_sample_shape(
         f"{what}: a sample has the shape {given}, but "
         f"{f'{learned_by} learned from' if learned_by else 'the network declares'} "
         f"input({expected}), {layout}; write {remedy}"
+    )
+
+
+def check_target_shape(dataset: Dataset, expected: tuple[int, ...], what: str, name: str) -> None:
+    """Check that targets with a shape have that of the output layer called ``name``, except axes of
+    length 1. Raises DataError, as of targets with their channels first.
+    """
+    given, wanted = dataset.target_shape, [n for n in expected if n != 1]
+    if math.prod(given) != math.prod(expected) or len(expected) < 2:  # or the count is wrong
+        return
+    if len(given) < 2 or [n for n in given if n != 1] == wanted:
+        return
+    remedy = f"pass y of shape {(len(dataset), *expected)}"
+    if sorted(given) == sorted(expected):  # to reshape would mix the axes
+        remedy = f"write y.transpose({', '.join(map(str, (0, *_moved(given, expected))))})"
+    raise DataError(
+        f"{what}: the targets of a sample have the shape {given}, but {name} has {expected}, "
+        f"channels last; {remedy}"
     )
 
 

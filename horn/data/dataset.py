@@ -49,7 +49,8 @@ class Dataset:
     (``horn.data.sequences``); None: all steps. targets : for a network with several outputs, the
     columns of y of each; y is then (n, columns), labels too. feature_names : the names of the
     columns of x, from a table or the header of a .csv file: a model that learned from named
-    features refuses other names, and another order.
+    features refuses other names, and another order. target_shape : of a sample's targets that are
+    more than a row of numbers, as (height, width, channels); () of a plain row.
 
     Raises
     ------
@@ -71,6 +72,7 @@ class Dataset:
     targets: Parts = ()
     feature_names: tuple[str, ...] = ()
     scale_is: str = arrays.SAID
+    target_shape: tuple[int, ...] = ()
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -110,7 +112,7 @@ class Dataset:
         if self.y is not None:
             names = [part.name for part in self.targets]
             answers = ", ".join(names) or ("labels" if self.has_labels else "targets")
-            answers += f" {self.y.shape[1:]}" if self.y.ndim > 1 else ""
+            answers += f" {self.target_shape or self.y.shape[1:]}" if self.y.ndim > 1 else ""
         answers += ", weights" if self.weight is not None else ""
         return f"<Dataset {self.name}: {len(self):,} {of} of {shape} {self.x.dtype}, {answers}>"
 
@@ -138,11 +140,13 @@ class Dataset:
         """
         classes: Classes | None = None
         parts: Parts = ()
+        shape: tuple[int, ...] = ()
         if isinstance(y, Mapping):
             y, parts = side_by_side(y, self.name)
         elif y is not None:
-            y, classes = arrays.as_labels_or_targets(y, self.name)
-        return replace(self, y=y, classes=classes, targets=parts)
+            given, (y, classes) = y, arrays.as_labels_or_targets(y, self.name)
+            shape = arrays.target_shape(given, y)
+        return replace(self, y=y, classes=classes, targets=parts, target_shape=shape)
 
     def of_output(self, name: str) -> Dataset:
         """The same samples with the targets of one of several outputs, as if it were the only one.
@@ -151,7 +155,8 @@ class Dataset:
         """
         part = self.targets_of(name)
         assert self.y is not None
-        return self.with_fields(y=own(self.y, part), classes=part.classes, targets=())
+        y = own(self.y, part)
+        return self.with_fields(y=y, classes=part.classes, targets=(), target_shape=part.shape)
 
     def targets_of(self, name: str) -> OutputTargets:
         """The columns of y with one output's targets. DataError : there are none."""
@@ -180,7 +185,8 @@ class Dataset:
         if not self.targets and len(names) == 1:
             by_step = self.has_labels and self.y.ndim > 1
             size = 1 if self.y.ndim == 1 else self.y.shape[1]
-            part = OutputTargets(names[0], 0, size, self.has_labels, self.classes, by_step)
+            kind = self.has_labels, self.classes, by_step, self.target_shape
+            part = OutputTargets(names[0], 0, size, *kind)
             y = self.y.astype(np.float64) if self.y.dtype.kind == "i" else self.y
             return self.with_fields(y=y.reshape(len(y), -1), targets=(part,), classes=None)
         if missing := [repr(name) for name in names if name not in has]:

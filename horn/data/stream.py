@@ -153,9 +153,9 @@ class Stream:
             for item in made:
                 if (found := self._rows(item)) is None:
                     continue
-                x, y, unit, names = found
+                x, y, unit, names, shape = found
                 now = (x.shape[1], x.dtype == np.uint8, unit, None if y is None else y.shape[1:],
-                       None if y is None else y.dtype.kind)  # fmt: skip
+                       None if y is None else y.dtype.kind, shape)  # fmt: skip
                 if self._kind is None:
                     self._kind, self._names = now, names
                 if now != self._kind:
@@ -178,8 +178,10 @@ class Stream:
 
     def _rows(
         self, item: Any
-    ) -> tuple[np.ndarray, np.ndarray | None, arrays.Unit, tuple[str, ...]] | None:
-        """x, y, the unit of x and the names of its columns; None without any sample."""
+    ) -> tuple[np.ndarray, np.ndarray | None, arrays.Unit, tuple[str, ...], tuple[int, ...]] | None:
+        """x, y, the unit of x, the names of its columns and the shape of a sample's targets; None
+        without any sample.
+        """
         if isinstance(item, (tuple, list)) and len(item) == 1:  # of a TensorDataset without y
             item = item[0]
         is_pair = isinstance(item, (tuple, list)) and len(item) == 2
@@ -213,8 +215,8 @@ class Stream:
         x, _ = arrays.as_features(x, self.name, unit)
         if y is None:
             checks.check_rows(x, None, self.name)
-            return x, None, unit, names
-        y, classes = arrays.as_labels_or_targets(y, self.name)
+            return x, None, unit, names, ()
+        given, (y, classes) = y, arrays.as_labels_or_targets(y, self.name)
         if classes not in (None, (False, True)):
             raise DataError(
                 f"{self.name}: labels of a stream are whole numbers, since nobody knows which "
@@ -222,12 +224,13 @@ class Stream:
             )
         arrays.check_shapes(x, y, self.name)
         checks.check_rows(x, y, self.name)
-        return x, y, unit, names
+        return x, y, unit, names, arrays.target_shape(given, y)
 
     def _dataset(self, x: np.ndarray, y: np.ndarray | None) -> Dataset:
         assert self._kind is not None
         scale, why = self._kind[2] if self._scale is None else (self._scale, arrays.SAID)
-        return Dataset(x, y, scale, self.name, feature_names=self._names, scale_is=why)
+        return Dataset(x, y, scale, self.name, feature_names=self._names, scale_is=why,
+                       target_shape=self._kind[-1])  # fmt: skip
 
 
 class Feed:

@@ -22,7 +22,7 @@ class OutputTargets:
     """The place of one output's targets in y: ``size`` columns from ``first``.
 
     is_labels : whole numbers, in one column, or ``by_step`` one for each step of a sequence.
-    classes : as for ``Dataset``.
+    classes, shape : as ``Dataset.classes`` and ``Dataset.target_shape``.
     """
 
     name: str
@@ -31,6 +31,7 @@ class OutputTargets:
     is_labels: bool = False
     classes: Classes | None = None
     by_step: bool = False
+    shape: tuple[int, ...] = ()
 
     @property
     def columns(self) -> slice:
@@ -47,10 +48,12 @@ def side_by_side(given: Mapping[Any, Any], what: str) -> tuple[np.ndarray, Parts
     ------
     DataError : none, lengths that differ, or targets that one output could not have.
     """
-    found = {}
-    for name, y in columns_of(given, what).items():
+    given, found = columns_of(given, what), {}
+    for name, y in given.items():
         found[name] = arrays.as_labels_or_targets(y, f"{what}: {name}")
-    return put_together(found, what)
+    whole, parts = put_together(found, what)
+    shapes = {name: arrays.target_shape(y, found[name][0]) for name, y in given.items()}
+    return whole, tuple(replace(part, shape=shapes[part.name]) for part in parts)
 
 
 def columns_of(given: Mapping[Any, Any], what: str) -> dict[str, Any]:

@@ -489,3 +489,82 @@ def test_written_backwards_hear_of_outputs_and_not_of_losses_without_a_delta() -
     net.loss(h, f=abs)
     with pytest.raises(horn.CompileError, match="more than a function of sum.input . weight"):
         horn.train(job(net, data=(X, {"a": SIZES, "b": SIZES})))
+
+
+# Targets of an output layer with a shape
+
+
+def pictures() -> horn.Network:
+    net = horn.Network(seed=1)
+    net.input((4, 4, 1))
+    net.output(connect=horn.Convolution(2, 3, padding="same"), loss="squared_error", name="maps")
+    return net
+
+
+PICTURES = np.random.default_rng(0).normal(size=(8, 4, 4, 1))
+MAPS = np.random.default_rng(1).normal(size=(8, 4, 4, 2))
+TURNED = MAPS.transpose(0, 3, 1, 2)
+SAID = (
+    r"have the shape \(2, 4, 4\), but .*\(4, 4, 2\), channels last; write y\.transpose\(0, 2, 3, 1"
+)
+
+
+def test_targets_with_the_shape_of_the_output_are_taken_as_they_are() -> None:
+    flat = MAPS.reshape(8, -1)
+    model = horn.train(horn.Job(pictures(), (PICTURES, MAPS), epochs=1)).model
+    found = horn.train(horn.Job(pictures(), (PICTURES, flat), epochs=1)).model
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(array, found.parameters[name])
+    assert model.evaluate(PICTURES, MAPS) == model.evaluate(PICTURES, flat)
+    for data in (
+        horn.data.as_dataset((PICTURES, MAPS)),
+        horn.data.as_dataset((PICTURES, None)).with_targets(MAPS),
+        (PICTURES, {"maps": MAPS}),
+        lambda: iter([(PICTURES, MAPS)]),
+    ):
+        other = horn.train(horn.Job(pictures(), data, iterations=1)).model
+        weight = found.parameters["maps.weight"]  # a stream's rows are in another order
+        np.testing.assert_allclose(other.parameters["maps.weight"], weight, rtol=1e-4)
+    assert "targets (4, 4, 2)" in repr(horn.data.as_dataset((PICTURES, MAPS)))
+
+
+def test_targets_with_channels_first_are_refused_with_the_transpose() -> None:
+    """They were to be reshaped, which mixes the axes."""
+    held_out = {"validation": (PICTURES, TURNED)}
+    for data, settings in (
+        ((PICTURES, TURNED), {}),
+        ((PICTURES, {"maps": TURNED}), {}),
+        ((PICTURES, MAPS), held_out),
+        (lambda: iter([(PICTURES, TURNED)]), {}),
+    ):
+        with pytest.raises(DataError, match=SAID):
+            horn.train(horn.Job(pictures(), data, iterations=1, **settings))
+    model = horn.Model(pictures(), pictures().initial_parameters())
+    with pytest.raises(DataError, match=SAID):
+        model.evaluate(PICTURES, TURNED)
+
+
+def test_several_outputs_have_targets_with_shapes_of_their_own() -> None:
+    net = horn.Network(seed=1)
+    x = net.input((4, 4, 1))
+    maps = horn.Convolution(2, 3, padding="same")
+    net.output(connect=maps, inputs=x, loss="squared_error", name="maps")
+    net.output(2, inputs=x, activation="softmax", loss="cross_entropy", name="kind")
+    kinds = np.arange(8) % 2
+    model = horn.train(horn.Job(net, (PICTURES, {"maps": MAPS, "kind": kinds}), epochs=1)).model
+    with pytest.raises(DataError, match=f"maps: the targets of a sample {SAID}"):
+        horn.train(horn.Job(net, (PICTURES, {"maps": TURNED, "kind": kinds}), epochs=1))
+    with pytest.raises(DataError, match=SAID):
+        model.evaluate(PICTURES, {"maps": TURNED, "kind": kinds})
+
+
+@pytest.mark.parametrize("settings, said", [
+    ({"loss": "squared_error"}, r"targets have shape \(8, 4, 4\), but .* pass \(8, 4, 4, 2\)"),
+    ({"activation": "softmax", "loss": "cross_entropy"}, '"A class for each position"'),
+])  # fmt: skip
+def test_a_mask_of_classes_is_told_what_the_output_needs(settings: Any, said: str) -> None:
+    net = horn.Network(seed=1)
+    net.input((4, 4, 1))
+    net.output(connect=horn.Convolution(2, 3, padding="same"), **settings)
+    with pytest.raises(DataError, match=said):
+        horn.train(horn.Job(net, (PICTURES, (MAPS[..., 0] > 0).astype(int)), epochs=1))

@@ -146,7 +146,7 @@ def test_read_converts_then_scales_once(dtype, stored):
         (np.ones((2, 2)), [0, np.nan], "data: y has NaN at row 1, column 0"),
         (np.ones((2, 2)), ["cat", None], "data: y has no label in row 1 (1 such row in all)"),
         (np.ones((2, 2)), [[1], [2, 3]], "data: y is not a rectangular array"),
-        (np.ones((2, 2)), np.ones((2, 2, 2)), "data: y has shape (2, 2, 2), but (samples,)"),
+        (np.ones((2, 2)), np.ones(()), "data: y is one number, but (samples,) labels or"),
         (np.ones((2, 2)), np.ones((2, 0)), "data: y has shape (2, 0), so there is nothing to"),
         (np.ones((2, 2)), np.array([0, 2**63], np.uint64), "label 9223372036854775808 in row 1 is"),
     ],
