@@ -51,7 +51,7 @@ class TapeMemory:
         self._edges: dict[tuple[int, int, str], EdgeLists] = {}
         self.multiples: dict[tuple[Dim, int], Dim] = {}
         self.inside = parts_of_wholes(program, share)
-        self.rooms = rooms(program)
+        self.rooms = rooms(program, batch_size)
         self.arrays: dict[str, Array] = {}
         for name in program.buffers:
             self.allocate(name)
@@ -81,8 +81,9 @@ class TapeMemory:
                 self.allocate(whole)
                 self._as_span(name, self.spans[whole].late(delay))
             elif name in self.rooms:
-                self.allocate(self.rooms[name])
-                self._as_span(name, self.spans[self.rooms[name]])
+                self.arrays[name] = self.allocate(self.rooms[name])
+                if self.rooms[name] in self.spans:
+                    self._as_span(name, self.spans[self.rooms[name]])
             elif buffer.span is not None:
                 self._as_span(name, self._span(buffer))
             elif buffer.role == "view":

@@ -8,8 +8,10 @@ import pytest
 import horn
 from horn import explain, math
 from horn.backends import Setup, make
+from horn.compiler.lower import training_program
 from horn.errors import CompileError
 from horn.partition.placement import LINK_SPLITS
+from horn.scheduling.lifetimes import rooms
 from tests.conftest import EXISTING
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
@@ -345,3 +347,34 @@ def test_what_is_not_meant_is_refused_with_its_line():
     says(zeroth, "largest counts from 1, got 0")
     says(learned, "whole numbers that are known before the run")
     says(of_constants, "median is of messages, in one loop")
+
+
+class Median(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(horn.math.median(m.input for m in messages))
+
+
+def medians_of_windows() -> horn.Job:
+    net = horn.Network(seed=1)
+    net.input((12, 12, 3))
+    net.layer(connect=horn.Convolution(4, 3), activation="tanh")
+    net.layer(connect=horn.Window(3), neuron=Median)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.random.default_rng(0).normal(size=(9, 12, 12, 3))
+    return horn.Job(net, (x, np.arange(9) % 2), epochs=2, batch_size=4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_halves_find_shares_memory_and_no_bit_changes(threads, monkeypatch):
+    """Each step of the bisection had memory of its own: 200 numbers for a neuron and sample."""
+    program = training_program(medians_of_windows().network, horn.SGD(), "label")
+    shared = rooms(program, 4)
+    assert len(shared) > 150 and not set(shared) & set(shared.values())
+    model = horn.train(medians_of_windows(), threads=threads).model
+    monkeypatch.setattr("horn.scheduling.lifetimes.MANY", 10_000)
+    assert not rooms(program, 4)
+    apart = horn.train(medians_of_windows(), threads=threads).model
+    for name, array in model.parameters.items():
+        np.testing.assert_array_equal(array, apart.parameters[name])
+    x = np.random.default_rng(1).normal(size=(5, 12, 12, 3))
+    np.testing.assert_array_equal(model.predict(x), apart.predict(x))
