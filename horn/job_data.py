@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
 from horn.data.checks import as_heard, check_counted, other_units
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
-from horn.data.normalization import measure
+from horn.data.normalization import Normalization, measure
 from horn.data.stream import read
 from horn.data.targets import named
 from horn.errors import DataError, ModelError
@@ -170,7 +173,10 @@ class DataPreparation:
             normal = begun.normalization
         elif self.normalize and normal is None:
             of_step = self.network.n_inputs if self.network.steps else None
-            normal = measure(data.x, data.scale, self._channels(data), of_step, data.lengths)
+            if self.normalize == "channel" and len(self.network.inputs) > 1 and not of_step:
+                normal = self._of_each_input(data)
+            else:
+                normal = measure(data.x, data.scale, self._channels(data), of_step, data.lengths)
         elif self.normalize is False:
             normal = None
         if normal is not None and self.network.steps and len(normal.mean) != self.network.n_inputs:
@@ -186,6 +192,22 @@ class DataPreparation:
         """
         if begun is not None and set(self.network.layers[1].shapes) & set(begun.taken):
             check_names(data, begun.feature_names, "the model that it begins with")
+
+    def _of_each_input(self, data: Dataset) -> Normalization:
+        """By channel where an input has some, else by feature. Raises ModelError if none has."""
+        shapes = self.network.input_shapes
+        if max(map(len, shapes.values())) < 2:
+            raise ModelError(
+                'Job: normalize="channel" needs an input with channels, as '
+                f"net.input((32, 32, 3)), but they are {', '.join(map(str, shapes.values()))}; "
+                "normalize=True is of every feature"
+            )
+        found, first = [], 0
+        for shape in shapes.values():
+            here = data.x[:, first : (first := first + math.prod(shape))]
+            found.append(measure(here, data.scale, shape[-1] if len(shape) > 1 else None))
+        mean, std = (np.concatenate([getattr(k, it) for k in found]) for it in ("mean", "std"))
+        return Normalization(mean, std)
 
     def _channels(self, data: Dataset) -> int | None:
         """The number of channels if each is normalized as one, else None. Raises ModelError."""

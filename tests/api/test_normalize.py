@@ -268,3 +268,31 @@ def test_of_sequences_a_model_of_other_features_is_refused() -> None:
     net.output(2, activation="softmax", loss="cross_entropy")
     with pytest.raises(horn.HornError, match="6 features in a step, but was to be normalized as d"):
         horn.Job(net, (WAVES.reshape(12, 3, 6), UPS[:, 0]), initial=model, normalize=True)
+
+
+def test_the_channels_of_each_of_several_inputs() -> None:
+    """It was said that the input had no channels."""
+    rng = np.random.default_rng(0)
+    net = horn.Network(seed=1)
+    a, b, facts = (
+        net.input((6, 6, 3), name="a"),
+        net.input((4, 2), name="b"),
+        net.input(3, name="c"),
+    )
+    maps = [net.layer(connect=horn.Convolution(2, 3), inputs=each) for each in (a, b)]
+    net.output(2, activation="softmax", loss="cross_entropy", inputs=[*maps, facts])
+    x = {"a": rng.normal(5, 9, (8, 6, 6, 3)), "b": rng.normal(2, 3, (8, 4, 2)),
+         "c": rng.normal(7, 4, (8, 3))}  # fmt: skip
+    by_hand = {
+        name: (each - each.mean(axes)) / each.std(axes)
+        for (name, each), axes in zip(x.items(), ((0, 1, 2), (0, 1), 0), strict=True)
+    }
+    y, settings = np.arange(8) % 2, {"epochs": 2, "dtype": "float64"}
+    model = horn.train(horn.Job(net, (x, y), normalize="channel", **settings)).model
+    hand = horn.train(horn.Job(net, (by_hand, y), **settings)).model
+    np.testing.assert_allclose(model.predict(x), hand.predict(by_hand), rtol=1e-8)
+    flat = horn.Network()
+    both = [flat.input(3, name="c"), flat.input(2, name="d")]
+    flat.output(2, activation="softmax", loss="cross_entropy", inputs=both)
+    with pytest.raises(ModelError, match="needs an input with channels, as .* they are "):
+        horn.Job(flat, ({"c": x["c"], "d": x["c"][:, :2]}, y), normalize="channel")
