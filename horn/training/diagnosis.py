@@ -18,6 +18,8 @@ import numpy as np
 
 from horn.autodiff import user_text
 from horn.backends import Engine, Memory
+from horn.connections.transposed_convolution import TransposedConvolution
+from horn.connections.windows import Windows
 from horn.data.order import BatchRows
 from horn.errors import HornError
 from horn.interpreter import trouble
@@ -141,6 +143,7 @@ def _what(
             f"feeds forward {(sent[step] if job.network.steps else sent)[neuron]} for "
             f"{_sample(job, rows[row], step)}{others}",
             said,
+            _unheard(layer, neuron),
         )
     if not np.isfinite(seen["loss"]):
         which, said = _broken_loss(found, seen, len(rows))
@@ -176,6 +179,21 @@ def _what(
             f"that is more than {job.dtype} can hold: the learning rate is too high. Try 0.1"
         )
     return cause.message(place, "is not", None)
+
+
+def _unheard(layer: Layer, neuron: int) -> str:
+    """What to say of a neuron that hears no message, else ""."""
+    lists = [link.edges for link in layer.links]
+    if any(each is None or each.indptr[neuron] < each.indptr[neuron + 1] for each in lists):
+        return ""
+    each = layer.links[0].connection
+    if not isinstance(each, Windows) or isinstance(each.padding, str):
+        return "It hears no message"
+    if isinstance(each, TransposedConvolution):  # whose windows are those of the layer below
+        return "It hears no message: no window of the layer below reaches it"
+    said = f"its window, of kernel={each.kernel} with padding={each.padding!r}, lies outside of"
+    remedy = "With a padding below the kernel each window holds something"
+    return f"It hears no message: {said} the layer below. {remedy}"
 
 
 def _sample(job: Job, row: int, step: int | None) -> str:
@@ -271,7 +289,10 @@ class Cause:
         """Whether the weights grew by more than in a training that goes well."""
         return self.now > GREW * max(self.start, 1.0)
 
-    def message(self, place: str, what: str, said: trouble.BrokenOperation | None) -> str:
+    def message(
+        self, place: str, what: str, said: trouble.BrokenOperation | None, unheard: str = ""
+    ) -> str:
+        """unheard : of a neuron that hears no message, and whose line is not known, the cause."""
         parts = [f"{place} {what}."]
         if said is not None:
             parts = [f"{said.error}\n{place} {what}."]
@@ -284,6 +305,8 @@ class Cause:
             parts.append(
                 f"{remedy}The weights did not grow ({weights}): it is not the learning rate"
             )
+        elif unheard:
+            parts.append(unheard)
         else:
             parts.append(
                 f"The weights did not grow ({weights}), so it is not the learning rate: look for "

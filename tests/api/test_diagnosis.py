@@ -454,3 +454,23 @@ def test_the_time_of_a_step_is_that_of_this_run(monkeypatch: pytest.MonkeyPatch)
     for recovery in (RecoverySettings(), RecoverySettings(start=start)):
         training._explained(error, job(Log), RunSettings(), recovery, None, 100.0)
     assert step_s == [1.0, 10.0]
+
+
+class Largest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input for m in messages))
+
+
+def test_a_maximum_of_no_message_is_told_of_the_padding() -> None:
+    """It was told to look for a logarithm."""
+    net = horn.Network(seed=1)
+    net.input((4, 4, 1))
+    net.layer(connect=horn.Window(2, padding=2), neuron=Largest, name="pool")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    data = np.random.default_rng(0).normal(size=(6, 4, 4, 1)), np.arange(6) % 2
+    with pytest.raises(Diverged) as caught:
+        horn.train(horn.Job(net, data, horn.SGD(0.1), batch_size=3, epochs=1))
+    said = str(caught.value)
+    assert "Neuron 0 of pool (Largest) feeds forward -inf" in said
+    assert "hears no message: its window, of kernel=2 with padding=2, lies outside" in said
+    assert "log" not in said
