@@ -23,6 +23,7 @@ from horn import defaults
 from horn.backends import Engine, Setup, is_compiled, make
 from horn.checkpoint import Checkpoints
 from horn.checkpoint.disk import locked
+from horn.connections.windows import Windows
 from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped, Timeout
@@ -223,6 +224,7 @@ def _conduct(
     watcher = _watcher(settings.progress)
     code = Description.of(job.network, job.metrics)
     _warn_of_begin(job, code)
+    _warn_of_pixels(job)
     check_settings(job, settings, schedule is not None, on_cluster is not None)
     is_single = settings.is_alone and (on_cluster is None or not is_compiled(backend, job.network))
     if is_single:
@@ -338,6 +340,25 @@ def _warn_of_begin(job: Job, code: Description) -> None:
                        "taken with  Job(model.network, ..., initial=model)")  # fmt: skip
     if code.problem:
         logger.warning("the model will not be saved: %s", code.problem)
+
+
+def _warn_of_pixels(job: Job) -> None:
+    """Warn where windows go along the rows of pictures whose columns are taken for channels."""
+    first, data = job.network.layers[0], job.data
+    if data.x.dtype != np.uint8 or len(first.shape) != 2 or first.shape[0] != first.shape[1]:
+        return
+    looks = any(
+        isinstance(link.connection, Windows) and link.source is first
+        for layer in job.network.layers[1:]
+        for link in layer.links
+    )
+    if looks and data.shape == first.shape:
+        n, _ = first.shape
+        logger.warning(
+            "data: net.input((%d, %d)) is %d positions of %d channels, and windows go along one "
+            "axis; if a sample is a picture of %d x %d pixels, write net.input((%d, %d, 1))",
+            *(n,) * 8,
+        )
 
 
 def _run_of(

@@ -194,3 +194,28 @@ def test_validation_and_test_data_in_other_units_are_warned_of(
         "test: has numbers up to 237, but the bytes of the training data count 0.00392157 each, 1 "
         "at most: pass bytes, or x in this unit",
     ]
+
+
+@pytest.mark.parametrize(
+    "shape, sample, kind, is_told",
+    [
+        ((6, 6), (6, 6), np.uint8, True),
+        ((6, 6, 1), (6, 6), np.uint8, False),
+        ((6, 5), (6, 5), np.uint8, False),
+        ((6, 6), (6, 6), np.float64, False),
+    ],
+)
+def test_pictures_whose_columns_are_taken_for_channels_are_warned_of(
+    shape, sample, kind, is_told, caplog
+):
+    net = horn.Network(seed=1)
+    net.input(shape)
+    net.layer(connect=horn.Convolution(2, 3), activation="relu")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    x = np.arange(8 * np.prod(sample)).reshape(8, *sample).astype(kind)
+    horn.train(horn.Job(net, (x, np.arange(8) % 2), epochs=1))
+    told = (
+        "data: net.input((6, 6)) is 6 positions of 6 channels, and windows go along one axis; if "
+        "a sample is a picture of 6 x 6 pixels, write net.input((6, 6, 1))"
+    )
+    assert [record.getMessage() for record in caplog.records] == [told] * is_told
