@@ -98,11 +98,14 @@ class Moving(ReplicaOptimizer):
 
 @dataclass
 class DownpourMemory:
-    """The memory of one task; clock counts its pushes."""
+    """The memory of one task; clock counts its pushes. aside : the group's own weights, while
+    those of the servers are measured.
+    """
 
     clock: int = 0
     unpushed_batches: int = 0
     unpushed_samples: int = 0
+    aside: dict[str, Array] = field(default_factory=dict)
 
 
 @teaches
@@ -267,6 +270,9 @@ class Downpour(Strategy):
         return clock * self.push_batches
 
     def before_batch(self, memory: DownpourMemory, view: View) -> Requests:
+        for name, array in memory.aside.items():
+            view.parameters[name][...] = array
+        memory.aside = {}
         if view.n_batches % self.pull_batches == 0:
             yield Pull(memory.clock, is_early=True)
         memory.unpushed_batches += 1
@@ -286,6 +292,8 @@ class Downpour(Strategy):
 
     def at_epoch_end(self, memory: DownpourMemory, view: View) -> Requests:
         if view.group == 0:  # it measures the servers' parameters
+            if view.n_batches % self.pull_batches:  # else the next batch pulls
+                memory.aside = {name: array.copy() for name, array in view.parameters.items()}
             yield Pull(memory.clock)
 
     def at_end(self, memory: DownpourMemory, view: View) -> Requests:

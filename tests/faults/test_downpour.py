@@ -236,7 +236,7 @@ def test_a_run_that_goes_on_leaves_out_no_batch(tmp_path, strategy, n):
     for begun, end in ((25, 37), (37, 50)):
         model = trained(end, resume=True, **settings)
         assert model.states["counts.n"].tolist() == [end - begun] * 4
-    if n == 1 and strategy == Downpour(push_every=5):  # an epoch: as if it trained alone
+    if n == 1 and isinstance(strategy, Downpour):  # as if it trained alone
         alone = trained(50)
         for name, array in alone.parameters.items():
             np.testing.assert_allclose(model.parameters[name], array, rtol=1e-4, atol=1e-6)

@@ -133,6 +133,68 @@ def test_one_group_whose_changes_are_pushed_is_one_task(optimizer, n_tasks, push
     same(found[:n_tasks], whole_batches(job))
 
 
+MODES = {
+    "changes": Downpour(),
+    "changes, pulled less often": Downpour(push_every=4, pull_every=8),
+    "changes, pulled more often": Downpour(push_every=6, pull_every=2),
+    "changes, a staleness": Downpour(max_staleness=1),
+    "gradients": Downpour(server_optimizer="job"),
+    "gradients, own steps": Downpour(server_optimizer="job", push_every=2, pull_every=4),
+    "synchronous, own steps": Downpour(max_staleness=0, pull_every=7),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_measuring_changes_nothing(mode):
+    """Group 0 went on from the servers' parameters: it took the steps since its last push again."""
+    job = a_job(OPTIMIZERS["momentum"], batch=8)
+
+    def ran(per_epoch: int) -> dict[str, np.ndarray]:
+        def body(replica: Replica) -> dict[str, np.ndarray]:
+            losses = []
+            for k, rows in enumerate(batches(8)):
+                losses.append(replica.step(rows, iteration=k, first_sample=100 * k))
+                if (k + 1) % per_epoch == 0:
+                    replica.settle()
+            replica.conclude()
+            return replica.parameters() | {"losses": np.array(losses)}
+
+        placement, topology = Placement.default(job.network), Topology(1, 1, 1)
+        own: dict[str, np.ndarray] = good(together(MODES[mode], job, placement, topology, body))[0]
+        return own
+
+    expected = ran(per_epoch=N_STEPS)
+    for per_epoch in (3, 5, 15):
+        for name, array in ran(per_epoch).items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=f"{name}, {per_epoch}")
+
+
+@pytest.mark.parametrize("per_epoch", [3, 5, 15])
+def test_what_is_measured_is_what_servers_have_been_told(per_epoch):
+    job, push_every = a_job(OPTIMIZERS["momentum"], batch=8), 4
+    engine = make("kernels", Setup(job.network, job.optimizer, "labels", 8, job.dtype, 1))
+    engine.bind(job.data)
+    expected = [{n: a.copy() for n, a in engine.parameters().items()}]
+    for k, rows in enumerate(batches(8)):
+        engine.step(rows, iteration=k, first_sample=100 * k)
+        expected.append({n: a.copy() for n, a in engine.parameters().items()})
+
+    def body(replica: Replica) -> None:
+        for k, rows in enumerate(batches(8)):
+            replica.step(rows, iteration=k, first_sample=100 * k)
+            if (k + 1) % per_epoch == 0:
+                replica.settle()
+                told = (k + 1) // push_every * push_every
+                for name, array in replica.parameters().items():
+                    np.testing.assert_allclose(array, expected[told][name], rtol=1e-10, atol=1e-12)
+        replica.conclude()
+        for name, array in replica.parameters().items():
+            np.testing.assert_allclose(array, expected[-1][name], rtol=1e-10, atol=1e-12)
+
+    good(together(Downpour(push_every=push_every), job, Placement.default(job.network),
+                  Topology(1, 1, 1), body))  # fmt: skip
+
+
 @pytest.mark.parametrize("pull_every", [1, 3])
 def test_changes_of_several_groups_add_up_to_their_mean(pull_every):
     """Without curvature (no weights are read but in the decay of none) order does not matter: here
@@ -361,6 +423,17 @@ def test_a_group_without_samples_of_a_batch_keeps_what_it_has_gathered():
     )
     assert batch(strategy, memory, view, 3.0, 4)[1] == []
     assert batch(strategy, memory, view, 3.0, 0)[1] == [(0, 4, [3.0, 3.0])]
+
+
+def test_own_weights_are_set_aside_unless_the_next_batch_pulls():
+    strategy, memory, view = Downpour(push_every=2), DownpourMemory(), a_view()
+    for n_batches, own in ((3, 5.0), (4, 1.0)):
+        view.n_batches, view.n_samples = n_batches, 1
+        view.parameters["w"].fill(5.0)
+        list(strategy.at_epoch_end(memory, view))
+        view.parameters["w"].fill(1.0)  # as servers have it
+        list(strategy.before_batch(memory, view))
+        assert view.parameters["w"].tolist() == [own, own] and not memory.aside
 
 
 def test_only_group_0_pulls_before_it_is_measured():
