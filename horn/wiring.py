@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from horn import initializers
-from horn.connections import Connection, Edges
+from horn.connections import Connection, Edges, Placed
 from horn.connections._matrix import is_matrix
 from horn.connections.dense import Dense
-from horn.connections.sparse import as_connection
+from horn.connections.sparse import as_connection, checked
 from horn.connections.tied import Tied
 from horn.delays import Delayed, Reversed, delays, reversals
 from horn.errors import ModelError, is_whole
@@ -143,7 +143,7 @@ def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, 
                 "late and has none yet; say the size of the layer, as net.layer((28, 28, 8), ...)"
             )
     placed = {
-        k: connection.at(source.shape, where)
+        k: _placed(connection, source, where)
         for k, (connection, source) in enumerate(pairs)
         if hasattr(connection, "at")
     }
@@ -194,10 +194,36 @@ def _edges(
     path = (1,) if not again else (6, again)
     rng = initializers.generator(seed, index, source.index, *path)
     try:
-        return connection.edges(source.size, size, rng)
+        found = connection.edges(source.size, size, rng)
+        is_own = _is_own(connection, "edges")
+        return checked(found, source.size, size, _kind(connection)) if is_own else found
     except ModelError as error:
         # the cause is of a user's function; without one its own traceback says nothing
         raise ModelError(f"layer {index} {name!r}: {error}") from error.__cause__
+
+
+def _placed(connection: Any, source: Layer, where: str) -> Placed:
+    found = connection.at(source.shape, where)
+    if not _is_own(connection, "at"):
+        return found  # type: ignore[no-any-return]
+    whose = f"{where}: {_kind(connection)}"
+    if not isinstance(found, Placed):
+        raise ModelError(
+            f"{whose}: at() must return horn.connections.Placed(shape, edges), got {shown(found)}"
+        )
+    shape = extents(found.shape, whose)
+    return replace(found, shape=shape, edges=checked(found.edges, source.size, math.prod(shape),
+                                                     whose))  # fmt: skip
+
+
+def _is_own(connection: Any, method: str) -> bool:
+    """Whether a method of a connection is the user's, whose synapses no one has checked."""
+    made = getattr(getattr(type(connection), method, None), "__module__", "")
+    return not made.startswith("horn.connections.")
+
+
+def _kind(connection: Any) -> str:
+    return type(connection).__name__
 
 
 def moved(link: Link, layers: Mapping[int, Layer] | Sequence[Layer]) -> Link:

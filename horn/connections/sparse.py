@@ -4,6 +4,7 @@ a matrix, or computed from its index.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 
 from horn.connections import Connection, Edges, Index
 from horn.connections._matrix import Matrix, is_matrix, matrix_of
-from horn.errors import ModelError
-from horn.mistakes import teaches
+from horn.errors import ModelError, is_whole
+from horn.mistakes import shown, teaches
 
 _SHUFFLED = 10_000  # from more sources than this, NumPy draws many by shuffling
 _FEW, _AT_ONCE = 64, 1 << 16
@@ -160,7 +161,58 @@ def as_connection(given: Any, where: str) -> Connection:
     return found
 
 
-def _check(receivers: Any, sources: Any, n_sources: int) -> None:
+def checked(found: Any, n_sources: int, n_receivers: int, whose: str) -> Edges | None:
+    """The synapses that a connection of the user's gave, since kernels check no index.
+
+    whose : the name of its class. Raises ModelError for what is no CSR between layers of these
+    sizes, or has a pair twice, and for a weight that is not there.
+    """
+    if found is None:
+        return None
+    if not isinstance(found, Edges):
+        raise ModelError(
+            f"{whose}: its synapses must be horn.connections.Edges(indptr, indices), or None if "
+            f"every neuron hears every neuron below; got {shown(found)}"
+        )
+    indptr = _whole(found.indptr, "indptr", whose)
+    indices = _whole(found.indices, "indices", whose)
+    n = len(indices)
+    if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != n:
+        ends = f" from {indptr[0]} to {indptr[-1]}" if len(indptr) else ""
+        raise ModelError(
+            f"{whose}: indptr must have {n_receivers + 1} entries from 0 to {n}, the number of "
+            f"indices (one row per receiver); got {len(indptr)} entries{ends}"
+        )
+    lengths = np.diff(indptr)
+    if np.any(lengths < 0):
+        raise ModelError(f"{whose}: indptr must not decrease")
+    _check(np.repeat(np.arange(n_receivers), lengths), indices, n_sources, whose)
+    shape, weight = found.weight_shape, found.weight
+    if (shape is None) != (weight is None):
+        raise ModelError(
+            f"{whose}: weight= (the number of each synapse's weight) and weight_shape= (the shape "
+            f"of the array of weights) go together; got only one of them"
+        )
+    if shape is None or weight is None:
+        return Edges(indptr, indices)
+    if not isinstance(shape, tuple) or not all(is_whole(extent, 1) for extent in shape):
+        raise ModelError(f"{whose}: weight_shape is a tuple of whole numbers, got {shown(shape)}")
+    weight, n_weights = _whole(weight, "weight", whose), math.prod(shape)
+    if len(weight) != n:
+        raise ModelError(
+            f"{whose}: weight has {len(weight)} entries for {n} synapses; it is the number of each "
+            f"one's weight, in the order of indices"
+        )
+    outside = weight[(weight < 0) | (weight >= n_weights)]
+    if len(outside):
+        raise ModelError(
+            f"{whose}: a synapse has weight {outside[0]}, but weight_shape={shape} has weights "
+            f"0..{n_weights - 1}"
+        )
+    return Edges(indptr, indices, weight, shape)
+
+
+def _check(receivers: Any, sources: Any, n_sources: int, whose: str = "Sparse") -> None:
     """Raise ModelError for the first receiver with a missing source, or the same source twice."""
     outside = np.flatnonzero((sources < 0) | (sources >= n_sources))
     # Sources outside are alike here: whether they are told before the first pair depends on theirs.
@@ -173,11 +225,11 @@ def _check(receivers: Any, sources: Any, n_sources: int) -> None:
         row = sources[receivers == receiver]
         source = row.min() if row.min() < 0 else row.max()
         raise ModelError(
-            f"Sparse: neuron {receiver} listens to source {source}, but the layer below "
+            f"{whose}: neuron {receiver} listens to source {source}, but the layer below "
             f"has neurons 0..{n_sources - 1}"
         )
     if len(twice):
-        raise ModelError(f"Sparse: neuron {twice[0]} names a source twice; one synapse per pair")
+        raise ModelError(f"{whose}: neuron {twice[0]} names a source twice; one synapse per pair")
 
 
 def _fan_in(fan_in: Any, n_sources: int) -> int:
@@ -263,9 +315,10 @@ def _by_receiver(pairs: Any, n_receivers: int) -> tuple[Any, Any]:
     return _whole(sources[order], "edge_list"), lengths
 
 
-def _whole(values: Any, what: str) -> Any:
-    """The values as int64, or a ModelError if they are not whole numbers."""
+def _whole(values: Any, what: str, whose: str = "") -> Any:
+    """The values as int64, or a ModelError if they are not whole numbers. whose : for it."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ModelError(f"Sparse({what}): a list of whole numbers is expected, got {values!r}")
+        where = f"{whose}: {what}" if whose else f"Sparse({what})"
+        raise ModelError(f"{where}: a list of whole numbers is expected, got {values!r:.80}")
     return array.astype(np.int64)

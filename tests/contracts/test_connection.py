@@ -190,3 +190,79 @@ def test_one_file_more_is_one_connection_more(tmp_path, monkeypatch):
         )
     finally:
         sys.modules.pop("horn.connections.ring", None)
+
+
+class Own:
+    """A connection of a user's, of these arrays."""
+
+    def __init__(self, *arrays, **more):
+        self.arrays = [np.array(a) if isinstance(a, list) else a for a in arrays]
+        self.more = more
+
+    def edges(self, n_sources, n_receivers, rng):
+        return connections.Edges(*self.arrays, **self.more)
+
+
+class OwnAt(Own):
+    def at(self, below, where):
+        return connections.Placed((3,), self.edges(None, None, None))
+
+
+class NoEdges:
+    def edges(self, n_sources, n_receivers, rng):
+        return [0, 1, 2, 3], [0, 1, 2]
+
+
+class NoPlaced(NoEdges):
+    def at(self, below, where):
+        return self.edges(None, None, None)
+
+
+ROWS = [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [Own, OwnAt])
+@pytest.mark.parametrize(
+    "arrays, said",
+    [
+        ((ROWS, [0, 1, 4]), "neuron 2 listens to source 4, but the layer below has neurons 0..3"),
+        ((ROWS, [0, 1, 4 * 10**8]), "neuron 2 listens to source 400000000"),
+        ((ROWS, [0, -1, 2]), "neuron 1 listens to source -1"),
+        (([0, 2, 3, 4], [0, 0, 1, 2]), "neuron 0 names a source twice; one synapse per pair"),
+        (([0, 1, 2], [0, 1]), "indptr must have 4 entries from 0 to 2, .* got 3 entries from 0 to"),
+        (([0, 1, 2, 5], [0, 1, 2]), "indptr must have 4 .* got 4 entries from 0 to 5"),
+        (([], [0, 1]), "indptr must have 4 .* got 0 entries$"),
+        (([0, 2, 1, 3], [0, 1, 2]), "indptr must not decrease"),
+        ((ROWS, [0.0, 1.0, 2.0]), "indices: a list of whole numbers is expected"),
+        ((ROWS, [0, 1, 2], [0, 1], (2,)), "weight has 2 entries for 3 synapses"),
+        (
+            (ROWS, [0, 1, 2], [0, 1, 4], (2, 2)),
+            r".* weight 4, but weight_shape=\(2, 2\) has .* 0..3",
+        ),
+        ((ROWS, [0, 1, 2], [0, -1, 1], (2,)), "a synapse has weight -1"),
+        ((ROWS, [0, 1, 2], [0, 1, 1]), "weight= .* and weight_shape= .* go together"),
+        ((ROWS, [0, 1, 2], None, (3,)), "go together"),
+        ((ROWS, [0, 1, 2], [0, 1, 1], 2), "weight_shape is a tuple of whole numbers, got 2"),
+    ],
+)
+def test_synapses_of_a_users_connection_are_checked(kind, arrays, said):
+    """Kernels read what is beside the layer, or did not come back."""
+    net = horn.Network(seed=1)
+    net.input(4)
+    size = 3 if kind is Own else None
+    with pytest.raises(horn.ModelError, match=f"layer 1 'layer1': {kind.__name__}: {said}"):
+        net.layer(size, connect=kind(*arrays))
+
+
+def test_a_users_connection_that_gives_something_else_is_told_what_it_gives():
+    net = horn.Network(seed=1)
+    net.input(4)
+    with pytest.raises(horn.ModelError, match=r"NoEdges: its synapses must be .*Edges\(indptr, "):
+        net.layer(3, connect=NoEdges())
+    with pytest.raises(horn.ModelError, match=r"NoPlaced: at\(\) must return .*Placed\(shape, "):
+        net.layer(connect=NoPlaced())
+
+
+def test_a_users_synapses_may_be_lists_or_be_made_when_they_are_asked_for():
+    for connection in (Own(tuple(ROWS), (3, 1, 2)), Own(ROWS, lambda: np.array([3, 1, 2]))):
+        assert network(connection, (6, 3, 3)).layers[1].links[0].edges.indices.tolist() == [3, 1, 2]
