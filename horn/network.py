@@ -440,7 +440,10 @@ class Network:
                 links = tuple(replace(k, connection=Part(0, (k.source.size,))) for k in links)
             layer = replace(layer, links=links, **changed)
             if links:
-                size = None if any(k.is_placed for k in links) else layer.shape
+                links = tuple(wiring.drawn_later(k, layer.index) for k in links)
+                layer = replace(layer, links=links)
+                placed = [k.source.kind for k in links if k.is_placed]
+                size = None if placed and "later" not in placed else layer.shape
                 if "size" in changed:
                     size = (layer.size,)
                 wired = [(k.connection, k.source) for k in links]
@@ -465,16 +468,24 @@ class Network:
         if not names:
             layer = replace(layer, bias=None)  # without weights there is no bias
         layer = replace(layer, links=tuple(replace(link, names=names) for link in layer.links))
+        late = [
+            (listener, k, link)
+            for listener in (*self.layers, layer)
+            for k, link in enumerate(listener.links)
+            if link.source.kind == "later" and link.source.name == layer.name
+        ]
+        for listener, k, link in late:  # that layer is added after its listener
+            if not link.delay:
+                way = wiring.path(listener, layer)
+                raise ModelError(wiring.cycle([*way, listener.name] if way else [layer.name]))
+            if link.source.index < 0:
+                edges = wiring.late_edges(listener, k, layer, self.seed)
+                object.__setattr__(link, "edges", edges)
+        for listener, _, link in late:
+            object.__setattr__(link, "source", layer)
+            vars(listener).pop("fan_in", None)  # it may have been asked for before
+            vars(listener).pop("typical_fan_in", None)
         self.layers = (*self.layers, layer)
-        for listener in self.layers:
-            for link in listener.links:
-                if link.source.kind == "later" and link.source.name == layer.name:
-                    object.__setattr__(link, "source", layer)  # added after its listener
-                    if not link.delay:
-                        way = wiring.path(listener, layer)
-                        raise ModelError(
-                            wiring.cycle([*way, listener.name] if way else [layer.name])
-                        )
         return layer
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from horn import initializers
 from horn.connections import Connection, Edges, Placed
 from horn.connections._matrix import is_matrix
 from horn.connections.dense import Dense
+from horn.connections.one_to_one import OneToOne
 from horn.connections.sparse import as_connection, checked
 from horn.connections.tied import Tied
 from horn.delays import Delayed, Reversed, delays, reversals
@@ -68,10 +69,12 @@ def linked(
                 each[k] = value
     connections: list[Any] = [Dense() if c is None else as_connection(c, where) for c in each]
     for source, connection in zip(sources, connections, strict=True):
-        if source.kind == "later" and source.index < 0 and type(connection) is not Dense:
+        is_shaped = hasattr(connection, "at") and type(connection) is not OneToOne
+        if source.kind == "later" and source.index < 0 and is_shaped:
             raise ModelError(
-                f"{where}: {source.name!r} comes later, so only a dense connection can be made "
-                "to it now; add it before, or leave connect out"
+                f"{where}: {source.name!r} comes later, and {connection!r:.80} goes by its shape; "
+                "take horn.Sparse, horn.OneToOne or a matrix, which are made when it is added, or "
+                "leave connect out"
             )
     found = wired(list(zip(connections, sources, strict=True)), size, index, name, seed)
     links = []
@@ -136,6 +139,8 @@ def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, 
     or (None) that of the connections.
     """
     where = f"layer {index} {name!r}"
+    if size is not None:
+        pairs = _heard_by_itself(pairs, index, extents(size, where))
     for connection, source in pairs:
         if size is None and source.kind == "later" and hasattr(connection, "at"):
             raise ModelError(
@@ -145,7 +150,7 @@ def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, 
     placed = {
         k: _placed(connection, source, where)
         for k, (connection, source) in enumerate(pairs)
-        if hasattr(connection, "at")
+        if hasattr(connection, "at") and source.index >= 0
     }
     if size is None and not placed:
         raise ModelError(f"{where}: how many neurons? net.layer(100), as an example")
@@ -161,6 +166,7 @@ def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, 
             f"{where}: its connection makes a layer of shape {shape}, {math.prod(shape)} "
             f"neurons, but size is {size}; leave size out"
         )
+    pairs = _heard_by_itself(pairs, index, shape)
     kinds = {found.kinds for found in placed.values()} - {None}
     edges = [
         placed[k].edges
@@ -171,12 +177,22 @@ def wired(pairs: Sequence[tuple[Any, Layer]], size: Any, index: int, name: str, 
             math.prod(shape),
             index,
             name,
-            sum(other is source for _, other in pairs[:k]),
+            sum(other.index == source.index for _, other in pairs[:k]),
             seed,
         )
         for k, (connection, source) in enumerate(pairs)
     ]
     return Wired(shape, edges, kinds.pop() if kinds else None)
+
+
+def _heard_by_itself(
+    pairs: Sequence[tuple[Any, Layer]], index: int, shape: tuple[int, ...]
+) -> list[tuple[Any, Layer]]:
+    """The connections with their sources; a layer that hears itself late has this shape."""
+    return [
+        (c, later(s.name, index, shape) if s.kind == "later" and s.index == index else s)
+        for c, s in pairs
+    ]
 
 
 def _edges(
@@ -189,7 +205,7 @@ def _edges(
     seed: int,
 ) -> Edges | None:
     """The synapses of a connection. again : the number of earlier ones from the same source."""
-    if source.index < 0:  # a layer added later: dense
+    if source.index < 0:  # made when the layer is added
         return None
     path = (1,) if not again else (6, again)
     rng = initializers.generator(seed, index, source.index, *path)
@@ -200,6 +216,31 @@ def _edges(
     except ModelError as error:
         # the cause is of a user's function; without one its own traceback says nothing
         raise ModelError(f"layer {index} {name!r}: {error}") from error.__cause__
+
+
+def drawn_later(link: Link, index: int) -> Link:
+    """A link of layer ``index`` as it is before a later source is there, which may have another
+    size by then.
+    """
+    source = link.source
+    return replace(link, source=later(source.name, -1, (1,))) if source.index > index else link
+
+
+def late_edges(listener: Layer, position: int, source: Layer, seed: int) -> Edges | None:
+    """The synapses of a link from a layer that is added after its listener. Raises ModelError."""
+    connection = listener.links[position].connection
+    where = f"layer {listener.index} {listener.name!r}"
+    if not hasattr(connection, "at"):
+        again = sum(link.source.name == source.name for link in listener.links[:position])
+        size, index, name = listener.size, listener.index, listener.name
+        return _edges(connection, source, size, index, name, again, seed)
+    found = _placed(connection, source, where)
+    if found.shape != listener.shape:
+        raise ModelError(
+            f"{where}: {connection!r} from {source.name!r} makes a layer of shape {found.shape}, "
+            f"but it has shape {listener.shape}; give both layers the same"
+        )
+    return found.edges
 
 
 def _placed(connection: Any, source: Layer, where: str) -> Placed:

@@ -241,7 +241,7 @@ ROWS = [0, 1, 2, 3]
         ),
         ((ROWS, [0, 1, 2], [0, -1, 1], (2,)), "a synapse has weight -1"),
         ((ROWS, [0, 1, 2], [0, 1, 1]), "weight= .* and weight_shape= .* go together"),
-        ((ROWS, [0, 1, 2], None, (3,)), "go together"),
+        ((ROWS, [0, 1, 2], None, (3,)), ".* go together"),
         ((ROWS, [0, 1, 2], [0, 1, 1], 2), "weight_shape is a tuple of whole numbers, got 2"),
     ],
 )
@@ -265,4 +265,6 @@ def test_a_users_connection_that_gives_something_else_is_told_what_it_gives():
 
 def test_a_users_synapses_may_be_lists_or_be_made_when_they_are_asked_for():
     for connection in (Own(tuple(ROWS), (3, 1, 2)), Own(ROWS, lambda: np.array([3, 1, 2]))):
-        assert network(connection, (6, 3, 3)).layers[1].links[0].edges.indices.tolist() == [3, 1, 2]
+        net = horn.Network(seed=1)
+        net.input(4)
+        assert net.layer(3, connect=connection).links[0].edges.indices.tolist() == [3, 1, 2]

@@ -11,6 +11,7 @@ import horn
 from horn.backends import Setup, make
 from horn.cli import horn as commands
 from horn.compiler import lower
+from horn.connections import Edges
 from horn.errors import CompileError, DataError, JobError, ModelError
 from horn.math import tanh
 from horn.program import Repeat
@@ -353,6 +354,132 @@ def test_labels_stay_labels_and_bytes_bytes():
     job = horn.Job(net, data=(x, np.ones((6, 4), np.int32)), optimizer=horn.SGD(0.1))
     assert job.data.x.dtype == np.uint8 and job.data.y.dtype == np.int64
     assert job.data.y.shape == (6, 4)
+
+
+# --- sparse connections from layers that come later
+
+
+class Pairs:
+    """Each neuron hears two below, with the same two weights."""
+
+    def edges(self, n_sources, n_receivers, rng):
+        indices = [(k + j) % n_sources for k in range(n_receivers) for j in (0, 1)]
+        shared = np.tile([0, 1], n_receivers)
+        return Edges(2 * np.arange(n_receivers + 1), np.array(indices), shared, (2,))
+
+
+MATRIX = np.eye(6) + np.roll(np.eye(6), 2, axis=1) * 0.5
+LATE = {
+    "drawn": horn.Sparse(fan_in=2),
+    "one to one": horn.OneToOne(),
+    "matrix": horn.Sparse(matrix=MATRIX, values=True),
+    "shared": Pairs(),
+}
+
+
+def populations(connect: Any) -> horn.Network:
+    """Two that hear each other sparsely, and a layer tied to the way back."""
+    net = horn.Network(seed=1)
+    x = net.input(4, steps=5)
+    heard = {"x": x, "b": horn.Delayed("b"), "far": horn.Delayed("b", 2), "own": horn.Delayed()}
+    ways = {"b": connect, "far": horn.Sparse(fan_in=2), "own": horn.Sparse(fan_in=3)}
+    a = net.layer(6, inputs=heard, connect=ways, activation="tanh", name="a")
+    assert a.fan_in and net.layers[-1] is a  # asked for before it is known
+    b = net.layer(6, inputs=[a], connect=horn.Sparse(fan_in=2), activation="tanh", name="b")
+    net.layer(connect=horn.Tied(a, True, "b"), inputs=[b], activation="tanh")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def sparse_job(net: horn.Network) -> horn.Job:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 5, 4)), rng.integers(0, 2, 5)
+    return horn.Job(net, (x, y), dtype="float64", batch_size=5, optimizer=horn.Adam(0.01))
+
+
+@pytest.mark.parametrize("way", LATE)
+def test_layers_may_hear_one_another_sparsely(way, tmp_path):
+    """The remedy told was to add each of them before the other."""
+    job = sparse_job(populations(LATE[way]))
+    found = run(job, "python")
+    for backend in ("reference", "kernels"):
+        compare(found, run(job, backend), 1e-9)
+    check_gradients(job)
+    model = horn.train(job, progress=False).model
+    model.save(tmp_path / "m.horn")
+    again = horn.Model.load(tmp_path / "m.horn")
+    np.testing.assert_array_equal(again.predict(job.data.x), model.predict(job.data.x))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("way", LATE)
+def test_two_tasks_train_layers_that_hear_one_another_sparsely(way):
+    job = sparse_job(populations(LATE[way])).with_settings(epochs=3)
+    one = horn.train(job, progress=False).model.parameters
+    for name, array in horn.train(job, tasks=2, progress=False).model.parameters.items():
+        np.testing.assert_allclose(array, one[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def synapses(net: horn.Network) -> list[Any]:
+    links = [link for layer in net.layers for link in layer.links]
+    return [None if k.edges is None else k.edges.indices.tolist() for k in links]
+
+
+@pytest.mark.parametrize("way", LATE)
+def test_layers_that_hear_one_another_sparsely_are_made_anew(way):
+    net = populations(LATE[way])
+    again = net.rebuilt()
+    assert synapses(again) == synapses(net)
+    arrays = net.initial_parameters()
+    for name, array in again.initial_parameters().items():
+        np.testing.assert_array_equal(array, arrays[name], err_msg=name)
+
+
+def test_synapses_follow_the_size_of_a_layer_that_is_heard_late():
+    """Of a smaller one kernels read what was beside it."""
+    net = horn.Network(seed=1)
+    heard = {"x": net.input(4, steps=5), "own": horn.Delayed(), "b": horn.Delayed("b")}
+    ways = {"own": horn.Sparse(fan_in=3), "b": horn.Sparse(fan_in=3)}
+    net.layer(6, inputs=heard, connect=ways, name="a")
+    net.layer(6, inputs={"a": net.layers[1], "own": horn.Delayed()},
+              connect={"own": horn.OneToOne()}, name="b")  # fmt: skip
+    net.output(2, loss="squared_error")
+    for size in (4, 20):
+        other = net.rebuilt(changes={"a": {"size": size}, "b": {"size": size}})
+        _, own, back = (link.edges for link in other.layers[1].links)
+        for edges in (own, back):
+            assert edges.n == 3 * size and size - 4 <= edges.indices.max() < size
+        assert other.layers[2].links[1].edges.indices.tolist() == [*range(size)]
+
+
+def test_two_sparse_delays_of_a_layer_are_drawn_apart():
+    net = horn.Network(seed=1)
+    heard = {"x": net.input(4, steps=5), "one": horn.Delayed("b"), "two": horn.Delayed("b", 2)}
+    ways = {"one": horn.Sparse(fan_in=3), "two": horn.Sparse(fan_in=3)}
+    net.layer(8, inputs=heard, connect=ways, name="a")
+    net.layer(8, name="b")
+    _, one, two = synapses(net)[:3]
+    assert one != two
+
+
+def test_what_later_layers_cannot_be_heard_through_is_told():
+    def heard(size: Any, connect: Any) -> horn.Network:
+        net = horn.Network(seed=1)
+        x = net.input(4, steps=5)
+        inputs = {"x": x, "b": horn.Delayed("b")}
+        net.layer(size, inputs=inputs, connect={"b": connect}, name="a")
+        return net
+
+    with refused(r"'b' comes later, and Window\(.* goes by its shape; take horn.Sparse, "):
+        heard((6, 1), horn.Window(2))
+    net = heard(6, horn.Sparse(fan_in=9))
+    with refused("layer 1 'a': Sparse.fan_in=9.: the layer below has 7 neurons"):
+        net.layer(7, name="b")
+    net = heard(6, horn.OneToOne())
+    with refused(r"OneToOne.* from 'b' makes a layer of shape \(7,\), but it has shape \(6,\)"):
+        net.layer(7, name="b")
+    assert len(net.layers) == 2
+    net.layer(6, name="b")  # it may be said again
 
 
 # --- what is refused
