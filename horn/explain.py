@@ -14,7 +14,7 @@ from horn.ir.neuron_ir import BackwardIR, ForwardIR
 from horn.language.layers import read_layer
 from horn.language.parse import function
 from horn.language.source import source_of
-from horn.layers import Layer
+from horn.layers import Layer, Link
 from horn.losses import LOSSES
 from horn.network import Network
 from horn.neuron import Neuron, SynapseState, declared, mentions
@@ -29,7 +29,8 @@ def runs_as(network: Network) -> dict[str, str]:
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
     program = lower.training_program(network, _optimizer(network), _targets(network))
-    products, convolved, loops, drawn = set(), set(), set(), set()  # layers, by index
+    products, convolved = set(), set()  # layers, by index
+    loops, drawn = set(), set()  # (layer, link)
     for statement in every(program.statements):
         if isinstance(statement, (Matmul, Update)):
             products.add(statement.frame.layer)
@@ -38,9 +39,10 @@ def runs_as(network: Network) -> dict[str, str]:
         elif isinstance(statement, Loop) and statement.frame.link is not None:
             wide = (ir.union(o.node.axes, o.axis) for o in statement.outputs)
             if any(len(axes) == 3 for axes in wide):
-                loops.add(statement.frame.layer)
+                place = statement.frame.layer, statement.frame.link
+                loops.add(place)
                 if any(ir.contains(o.node, ir.Op.MESSAGE_DRAW) for o in statement.outputs):
-                    drawn.add(statement.frame.layer)
+                    drawn.add(place)
     ways: dict[str, str] = {}
     for layer in network.layers[1:]:
         parts = []
@@ -48,18 +50,23 @@ def runs_as(network: Network) -> dict[str, str]:
             parts.append("matrix products")
         if layer.index in convolved:
             parts.append("windows")
-        if layer.index in loops:
-            sparse = all(link.edges is not None for link in layer.links)
-            placed = any(type(link.connection).__name__ in PLACED for link in layer.links)
-            over = "windows" if placed else "edges"
-            parts.append(f"loop over {over}" if sparse else "fused loop")
-            if layer.index in drawn:
-                parts[-1] += " (draws inside)"
+        over: dict[str, bool] = {}  # whether draws are inside
+        for k, link in enumerate(layer.links):
+            if (layer.index, k) in loops:
+                kind = _loop_over(link)
+                over[kind] = over.get(kind, False) or (layer.index, k) in drawn
+        parts += [kind + " (draws inside)" * inside for kind, inside in over.items()]
         way = " + ".join(parts) or "elementwise"
         if layer.index in program.compact:
             way += ", live neurons only"
         ways[layer.name] = way
     return ways
+
+
+def _loop_over(link: Link) -> str:
+    if link.edges is None:
+        return "fused loop"
+    return f"loop over {'windows' if type(link.connection).__name__ in PLACED else 'edges'}"
 
 
 def _targets(network: Network) -> Targets:

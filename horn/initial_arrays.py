@@ -157,9 +157,15 @@ def _drawn(
     if found.shape != shape:
         what = f"the number {found}" if not found.shape else f"shape {found.shape}"
         raise ModelError(f"{wanted} it returned {what}{line}")
-    values = np.array(found, dtype, order="C")
+    with np.errstate(over="ignore"):  # told below
+        values = np.array(found, dtype, order="C")
     if not (finite := np.isfinite(values)).all():
         place = tuple(map(int, np.unravel_index(finite.argmin(), shape)))
+        if type(init).__module__.startswith("horn."):  # the numbers of a matrix
+            raise ModelError(
+                f"{array}: an initial value is {found[place]:g}, too large for {np.dtype(dtype)}; "
+                f'scale them, or take dtype="float64"'
+            )
         raise ModelError(f"{wanted} it returned {found[place]} at {place}{line}")
     return values
 

@@ -59,6 +59,8 @@ class Sparse:
             raise ModelError("Sparse: values=True takes the numbers of matrix=, which is not there")
         if self.matrix is not None and not isinstance(self.matrix, Matrix):
             object.__setattr__(self, "matrix", matrix_of(self.matrix))
+        if self.csr is not None:
+            _check_pair(self.csr)
         if self.edge_list is not None:
             object.__setattr__(self, "edge_list", _pairs(self.edge_list))
 
@@ -230,6 +232,23 @@ def _check(receivers: Any, sources: Any, n_sources: int, whose: str = "Sparse") 
         )
     if len(twice):
         raise ModelError(f"{whose}: neuron {twice[0]} names a source twice; one synapse per pair")
+
+
+def _check_pair(csr: Any) -> None:
+    """Raise ModelError for what is no pair (indptr, indices)."""
+    remedy = ""
+    if hasattr(csr, "tocsr"):
+        remedy = "; write matrix= for a scipy sparse matrix"
+    elif isinstance(csr, (tuple, list)) and len(csr) == 3:
+        remedy = (
+            "; with values write matrix=scipy.sparse.csr_matrix((data, indices, indptr)), "
+            "values=True"
+        )
+    elif isinstance(csr, (tuple, list)) and len(csr) == 2:
+        return
+    elif isinstance(csr, np.ndarray) and csr.shape[:1] == (2,):
+        return
+    raise ModelError(f"Sparse(csr): a pair (indptr, indices) is expected, got {shown(csr)}{remedy}")
 
 
 def _fan_in(fan_in: Any, n_sources: int) -> int:

@@ -145,3 +145,30 @@ def test_an_error_of_the_function_of_sources_names_the_layer_and_keeps_its_trace
     with pytest.raises(ModelError, match="fan_in=9") as raised:
         net.layer(4, connect=horn.Sparse(fan_in=9))
     assert raised.value.__cause__ is None and raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "csr, words",
+    [
+        (5, "a pair .indptr, indices. is expected, got 5"),
+        ({"indptr": [0], "indices": []}, "a pair .* got {'indptr'"),
+        ("scipy", "write matrix= for a scipy sparse matrix"),
+        (([0, 1, 2, 3], [0, 1, 2], [1.0, 1.0, 1.0]), r"matrix=scipy.sparse.csr_matrix\(\(data, "),
+    ],
+)
+def test_csr_is_a_pair(csr, words):
+    """Values beside it were dropped without a word."""
+    if csr == "scipy":
+        csr = pytest.importorskip("scipy.sparse").eye(3, format="csr")
+    with pytest.raises(horn.ModelError, match=words):
+        horn.Sparse(csr=csr)
+
+
+def test_numbers_of_a_matrix_that_are_too_large_are_told():
+    """It was a warning of NumPy, and the name of a class of horn's."""
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(3, connect=horn.Sparse(matrix=np.full((3, 4), 1e300), values=True))
+    with pytest.raises(ModelError, match=r"layer1.weight: .* 1e\+300, too large for float32; .*64"):
+        net.initial_parameters("float32")
+    assert net.initial_parameters("float64")["layer1.weight"].max() == 1e300

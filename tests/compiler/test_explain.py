@@ -72,6 +72,25 @@ def test_runs_as(neuron, settings, way):
     assert explain.runs_as(network(neuron, **settings))["layer1"] == way
 
 
+@pytest.mark.parametrize(
+    "connect, way",
+    [
+        (None, "matrix products + loop over edges"),
+        (horn.Sparse(fan_in=2), "loop over edges"),
+        (horn.OneToOne(), "loop over windows + loop over edges"),
+    ],
+)
+def test_each_connection_of_a_layer_says_how_it_runs(connect, way):
+    """A sparse one beside a dense one was called a fused loop."""
+    net = horn.Network(seed=1)
+    x = net.input(6)
+    a = net.layer(6, inputs=[x], name="a")
+    ways = {"b": horn.Sparse(fan_in=3)} | ({"a": connect} if connect else {})
+    net.layer(6, inputs={"a": x, "b": a}, connect=ways, name="mixed")
+    net.output(2, loss="squared_error")
+    assert explain.runs_as(net)["mixed"] == way
+
+
 def test_one_interpreted_layer_slows_them_all():
     assert set(explain.runs_as(network(Slow)).values()) == {"message by message"}
 
