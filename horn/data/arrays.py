@@ -137,9 +137,8 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
     """
     is_category = str(getattr(y, "dtype", "")) == "category"
     y = as_numbers(tables.of_column(y, what), f"{what}: y", may_be_labels=True)
-    if y.dtype == object and not is_category and {*map(type, y)} & {float, np.float64, np.float32}:
-        numbers = [one for one in y.tolist() if isinstance(one, (int, float))]
-        y = np.array(numbers, float) if len(numbers) == len(y) else y  # those of a mixed table
+    if y.dtype == object and not is_category:  # that of a mixed table
+        y = _as_floats(y)
     if y.ndim == 1 and y.dtype.kind in "iu":
         largest = np.iinfo(np.int64).max
         if y.dtype.kind == "u" and y.max(initial=0) > largest:
@@ -163,6 +162,14 @@ def as_labels_or_targets(y: Any, what: str) -> tuple[np.ndarray, classes.Classes
     if y.dtype.kind == "f" and y.dtype.itemsize in (4, 8):
         return np.ascontiguousarray(y, dtype=y.dtype.newbyteorder("=")), None
     return np.ascontiguousarray(y, dtype=np.float64), None
+
+
+def _as_floats(y: np.ndarray) -> np.ndarray:
+    """Objects (n,) as doubles where all are numbers and some of them floats; else as they are."""
+    values = [classes.as_python(one) for one in y.tolist()]
+    are_numbers = all(isinstance(one, (int, float)) and type(one) is not bool for one in values)
+    is_any_float = any(isinstance(one, float) for one in values)
+    return np.array(values, float) if are_numbers and is_any_float else y
 
 
 def plain(value: Any, what: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
@@ -40,7 +40,7 @@ def code(y: np.ndarray, what: str) -> tuple[np.ndarray, Classes | None]:
         if y.dtype.kind == "M" and np.isnat(y).any():
             raise missing(int(np.isnat(y).sum()), int(np.isnat(y).argmax()), what)
         return codes.astype(np.int64), values(found)
-    labels = [_as_python(label) for label in y.tolist()]
+    labels = [as_python(label) for label in y.tolist()]
     empty = [row for row, label in enumerate(labels) if _is_missing(label)]
     if empty:
         raise missing(len(empty), empty[0], what)
@@ -94,10 +94,10 @@ def values(found: np.ndarray) -> Classes:
     return tuple(map(str, found))
 
 
-def _as_python(label: Any) -> Any:
+def as_python(label: Any) -> Any:
     """A label with Python's own values in place of NumPy's, also within a tuple."""
     if isinstance(label, tuple):
-        return tuple(map(_as_python, label))
+        return tuple(map(as_python, label))
     return label.item() if isinstance(label, np.generic) else label
 
 
@@ -111,10 +111,23 @@ def _is_missing(label: Any) -> bool:
 
 
 def _sorted(distinct: set[Any]) -> Classes:
-    try:
-        return tuple(sorted(distinct))
-    except TypeError:  # of several types: by type, then by representation
-        return tuple(sorted(distinct, key=lambda label: (type(label).__name__, repr(label))))
+    with suppress(TypeError):  # of several types
+        if not any(map(_is_set, distinct)):  # ``<`` of two sets says which is part of the other
+            return tuple(sorted(distinct))
+    return tuple(sorted(distinct, key=lambda label: (type(label).__name__, _text(label))))
+
+
+def _is_set(label: Any) -> bool:
+    return isinstance(label, Set) or (isinstance(label, tuple) and any(map(_is_set, label)))
+
+
+def _text(label: Any) -> str:
+    """The representation of a label, that of a set with its members in order: its own has the order
+    of their hashes, which another process draws anew.
+    """
+    if isinstance(label, Set):
+        return ", ".join(sorted(map(_text, label)))
+    return f"({', '.join(map(_text, label))})" if type(label) is tuple else repr(label)
 
 
 def recode(

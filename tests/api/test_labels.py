@@ -182,6 +182,41 @@ def test_numbers_as_objects_are_numbers() -> None:
         assert job.data.y.shape == (240, 1) and job.data.y[:2, 0].tolist() == y
 
 
+@pytest.mark.parametrize(
+    "y",
+    [
+        [np.float32(1.5), np.float32(2.5), np.float32(0.5)],
+        [1.5, np.int64(2), 3],
+        [np.float64(0.5), np.uint8(1), np.float16(2)],
+    ],
+)
+def test_so_are_those_of_numpy_as_objects(y: list[Any]) -> None:
+    data = horn.data.as_dataset((X[:3], np.array(y, object)))
+    assert data.y is not None and data.classes is None
+    assert data.y.dtype == np.float64 and data.y.tolist() == [[float(one)] for one in y]
+
+
+@pytest.mark.parametrize("truth", [True, np.True_])
+def test_truth_values_among_numbers_are_no_numbers(truth: Any) -> None:
+    with pytest.raises(DataError, match="y holds truth values and numbers, such as True and 1.5"):
+        horn.data.as_dataset((X[:3], np.array([truth, 2.5, 1.5], object)))
+
+
+def test_sets_are_in_an_order_that_no_process_draws_anew() -> None:
+    given = [frozenset(word) for word in ("ca", "bc", "a", "abc", "b")]
+    y = np.empty(5, object)
+    y[:] = given
+    expected = ["a", "abc", "ac", "b", "bc"]
+    for order in (slice(None), slice(None, None, -1)):
+        found = horn.data.as_dataset((X[:5], y[order])).classes
+        assert ["".join(sorted(one)) for one in found or ()] == expected
+    y[:] = [(k % 2, one) for k, one in enumerate(given)]  # also within tuples
+    found = horn.data.as_dataset((X[:5], y)).classes or ()
+    assert [(k, "".join(sorted(one))) for k, one in found] == [
+        (0, "a"), (0, "ac"), (0, "b"), (1, "abc"), (1, "bc"),
+    ]  # fmt: skip
+
+
 def test_numbers_that_pandas_calls_categories_are_classes() -> None:
     pandas = pytest.importorskip("pandas")
     y = pandas.Series(np.array([1.5, 2.5, 4.0])[CODES], dtype="category")
