@@ -180,6 +180,11 @@ class Job:
         data: Any = self._streamed() if is_stream(self.data) else prepare.training(self.data, begun)
         whole, fraction = data, None
         if self.sample_weight is not None:
+            if self.stateful and len(data) == 1:
+                raise ModelError(
+                    "Job: sample_weight is one number for each sequence, but the data are one; "
+                    "for its steps give horn.data.Dataset(x, y, weight=...) as the data"
+                )
             data = weighed(data, self.sample_weight)
         if isinstance(validation, (int, float)):
             fraction = validation
@@ -450,8 +455,6 @@ class Job:
                     "Job: stateful goes on from piece to piece, and each is judged: write "
                     f"net.{how}, each_step=True)"
                 )
-        if self.sample_weight is not None:
-            raise ModelError("Job: stateful has no samples that sample_weight could weigh")
 
     def _check_recompute(self) -> None:
         if self.recompute is None:

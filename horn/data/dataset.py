@@ -5,7 +5,7 @@ Bytes stay bytes, a memory-mapped file stays a file; a batch becomes floating po
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +14,12 @@ import numpy as np
 from horn.data import arrays, order
 from horn.data.classes import Classes, recode
 from horn.data.normalization import Normalization
-from horn.data.targets import OutputTargets, Parts, own, recoded, side_by_side
+from horn.data.targets import OutputTargets, Parts, by_part, own, recoded, side_by_side
 from horn.errors import DataError, is_whole
 from horn.formats import ahead
 
+OfRows = Callable[[np.ndarray], np.ndarray]
+OfSteps = Callable[[np.ndarray, str | None], np.ndarray]
 OF_SAMPLES = ("y", "ids", "weight", "lengths")  # arrays with a row for each sample, besides x
 FIRST_ROWS = 1024  # which show in what units numbers are: more of a mapped file are not read for it
 
@@ -33,7 +35,7 @@ class Dataset:
     (n, steps) int64 labels
 
     weight (n,) float32 or float64, the weight of each sample in the training loss; of sequences
-    also (n, steps), of each step · None
+    also (n, steps), of each step; where the rows are the steps of one sequence, of these · None
 
     Units: ``scale`` is the value of one unit of x, 1/255 for bytes. It is applied when a batch is
     read; x stays as it is stored. y is not scaled. scale_is : "said", also for numbers that are
@@ -369,6 +371,26 @@ class Dataset:
             ahead.want(self.x, rows)
 
     def _of(self, rows: slice | np.ndarray) -> Dataset:
-        of_samples = {name: getattr(self, name) for name in OF_SAMPLES}
-        part = {name: a[rows] for name, a in of_samples.items() if a is not None}
-        return self.with_fields(x=self.x[rows], **part)
+        return self.mapped(self.x[rows], of_rows=lambda each: each[rows])
+
+    def mapped(
+        self, x: np.ndarray, *, of_rows: OfRows, of_steps: OfSteps | None = None, **changes: Any
+    ) -> Dataset:
+        """The dataset with other samples x, and what belongs to them. of_rows : of what there is
+        one of each sample, the new one. of_steps : the same of the targets of an output, (n,
+        columns), whose name it is told, and of weights of steps, (n, steps), of None; by default
+        also ``of_rows``. changes : fields that have other values.
+        """
+        y, targets, weight = self.y, self.targets, self.weight
+        f: OfSteps = of_steps or (lambda each, _: of_rows(each))
+        if y is not None and targets:
+            y, targets = by_part(y, targets, f)
+        elif y is not None:
+            y = f(y, "")
+        if weight is not None:
+            weight = of_rows(weight) if self.weighs == "sample" else f(weight, None)
+        ids, lengths = (
+            each if each is None else of_rows(each) for each in (self.ids, self.lengths)
+        )
+        found = {"y": y, "targets": targets, "weight": weight, "ids": ids, "lengths": lengths}
+        return self.with_fields(x=x, **{**found, **changes})

@@ -16,7 +16,7 @@ from horn.data import arrays
 from horn.data.checks import as_dataset
 from horn.data.classes import LABELS, NAMED, Classes, code
 from horn.data.dataset import Dataset
-from horn.data.targets import by_part, columns_of, put_together
+from horn.data.targets import columns_of, put_together
 from horn.errors import DataError, is_whole
 from horn.formats import parts
 from horn.formats.tables import names_of_all
@@ -444,20 +444,19 @@ def _of_dataset(
         )
     ends = np.full(len(data), here) if data.lengths is None else data.lengths
 
-    def longer(y: Array, name: str) -> Array:
-        each, _ = shapes.get(name) or next(iter(shapes.values()), (False, 0))
+    def longer(y: Array, name: str | None) -> Array:
+        each = name is None or (shapes.get(name) or next(iter(shapes.values()), (False, 0)))[0]
         if not each or y.ndim != 2 or y.shape[1] % here:
             return y
         return filled(y.reshape(len(y), here, -1), ends, steps).reshape(len(y), -1)
 
-    x = filled(data.images, ends, steps).reshape(len(data), -1)
-    y, targets = data.y, data.targets
-    if y is not None and targets:
-        y, targets = by_part(y, targets, longer)
-    elif y is not None:
-        y = longer(y, "")
-    changes: dict[str, Any] = {"targets": targets, "lengths": ends}
-    return data.with_fields(x=x, y=y, shape=(steps, features), **changes)
+    return data.mapped(
+        filled(data.images, ends, steps).reshape(len(data), -1),
+        of_rows=lambda each: each,
+        of_steps=longer,
+        shape=(steps, features),
+        lengths=ends,
+    )
 
 
 def as_asked(data: Dataset, features: int, shapes: TargetShapes, what: str) -> Dataset:

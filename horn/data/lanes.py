@@ -4,7 +4,6 @@ network's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from horn.data.checks import as_dataset
 from horn.data.classes import NAMED
 from horn.data.dataset import Dataset
 from horn.data.in_steps import Coded, TargetShapes, as_asked, is_ragged, labels_of, with_answers
-from horn.data.targets import by_part
 from horn.errors import DataError
 from horn.formats.tables import names_of_all
 from horn.formats.tensors import apart
@@ -92,23 +90,12 @@ def _differ(what: str) -> DataError:
 def joined(data: Dataset) -> Dataset:
     """The whole sequences of a dataset of pieces; views."""
     n = len(data) // data.pieces
-    return _of_each(data, data.x.reshape(n, -1), lambda y: y.reshape(n, -1), pieces=1)
-
-
-def _of_each(
-    data: Dataset, x: np.ndarray, f: Callable[[np.ndarray], np.ndarray], **changes: Any
-) -> Dataset:
-    """The dataset with this x, and with f applied to the targets of each output, and to weights of
-    steps.
-    """
-    y, targets = data.y, data.targets
-    if y is not None and targets:
-        y, targets = by_part(y, targets, lambda own, _: f(own))
-    elif y is not None:
-        y = f(y)
-    if data.weight is not None and data.weighs == "step":
-        changes = {"weight": f(data.weight), **changes}
-    return data.with_fields(x=x, y=y, targets=targets, **changes)
+    return data.mapped(
+        data.x.reshape(n, -1),
+        of_rows=lambda each: each[:: data.pieces],
+        of_steps=lambda each, _: each.reshape(n, -1),
+        pieces=1,
+    )
 
 
 def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
@@ -126,8 +113,9 @@ def _of_rows(data: Dataset, features: int, what: str) -> Dataset:
                 f"({len(data)}, {steps}), or targets ({len(data)}, {steps}, size)"
             )
         return data.with_fields(ids=None, shape=())  # pieces have others
-    changes: dict[str, Any] = {"ids": None, "weight": None, "shape": ()}
-    found = _of_each(data, data.x.reshape(1, -1), lambda y: y.reshape(1, -1), **changes)
+    found = data.mapped(  # weights, too, are of steps
+        data.x.reshape(1, -1), of_rows=lambda each: each.reshape(1, -1), ids=None, shape=()
+    )
     parts = tuple(replace(each, by_step=each.is_labels) for each in found.targets)
     return found.with_fields(targets=parts)
 
@@ -142,11 +130,12 @@ def ending(data: Dataset, features: int, fraction: float) -> tuple[Dataset, Data
 def _steps(data: Dataset, features: int, first: int, last: int) -> Dataset:
     n = data.n_features // features
 
-    def cut(y: np.ndarray) -> np.ndarray:
-        per = y.shape[1] // n
-        return y[:, first * per : last * per]
+    def cut(each: np.ndarray, _: str | None) -> np.ndarray:
+        per = each.shape[1] // n
+        return each[:, first * per : last * per]
 
-    return _of_each(data, data.x[:, first * features : last * features], cut)
+    x = data.x[:, first * features : last * features]
+    return data.mapped(x, of_rows=lambda each: each, of_steps=cut)
 
 
 def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> Dataset:
@@ -174,11 +163,14 @@ def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> D
     taken = _steps(data, features, 0, (n // len(data)) * length)
     x = _cut(taken.x, n, length * features, count, steps * features)
 
-    def cut(y: np.ndarray) -> np.ndarray:
-        per = y.shape[1] // (taken.n_features // features)
-        return _cut(y, n, length * per, count, steps * per)
+    def cut(each: np.ndarray, _: str | None) -> np.ndarray:
+        per = each.shape[1] // (taken.n_features // features)
+        return _cut(each, n, length * per, count, steps * per)
 
-    return _of_each(taken, x, cut, pieces=count)
+    def of_each(each: np.ndarray) -> np.ndarray:
+        return np.repeat(each, len(x) // len(taken), axis=0)
+
+    return taken.mapped(x, of_rows=of_each, of_steps=cut, pieces=count)
 
 
 def to_the_end(data: Dataset, features: int, steps: int) -> Dataset:
@@ -186,11 +178,12 @@ def to_the_end(data: Dataset, features: int, steps: int) -> Dataset:
     n, length = len(data), data.n_features // features
     count, ends = -(-length // steps), np.full(n, length)
 
-    def longer(a: np.ndarray) -> np.ndarray:
-        found = in_steps.filled(a.reshape(n, length, -1), ends, count * steps)
+    def longer(each: np.ndarray, _: str | None = None) -> np.ndarray:
+        found = in_steps.filled(each.reshape(n, length, -1), ends, count * steps)
         return found.reshape(n, -1)
 
-    found = pieces(_of_each(data, longer(data.x), longer), features, steps, 1, "x")
+    full = data.mapped(longer(data.x), of_rows=lambda each: each, of_steps=longer)
+    found = pieces(full, features, steps, 1, "x")
     of_pieces = np.minimum(length - steps * np.arange(count), steps)
     return found.with_fields(lengths=np.tile(of_pieces, n), shape=(steps, features))
 

@@ -382,6 +382,59 @@ def test_a_job_of_the_pieces_of_a_job_has_their_weights() -> None:
     np.testing.assert_array_equal(again.data.weight, first.data.weight)
 
 
+LONG = RNG.standard_normal((4, 24, 2))
+ANSWERS = (RNG.random((4, 24)) < 0.3).astype(int)
+HEAVY = RNG.random((4, 24))
+
+
+def in_pieces(data: Any, **more: Any) -> horn.Job:
+    return of_steps(*data, class_weight=None, stateful=True, batch_size=2, **more)
+
+
+def test_a_sequence_in_pieces_weighs_in_each_what_it_weighs() -> None:
+    rows = LONG.reshape(4, -1), ANSWERS
+    weight = np.array([0.0, 1.0, 2.0, 5.0])
+    job = in_pieces((LONG, ANSWERS), sample_weight=weight)
+    for data in (Dataset(*rows, shape=(24, 2), weight=weight), job.data):
+        found = horn.Job(job.network, data, batch_size=2, stateful=True).data
+        assert found.weight.tolist() == np.repeat(weight, 4).tolist()
+    parts = in_pieces((LONG, ANSWERS), sample_weight=weight, validation=0.25).data
+    assert len(parts) == 12 and {*parts.weight} <= {*weight}
+    light = in_pieces((LONG[1:], ANSWERS[1:]), rate=0.0, epochs=1, sample_weight=weight[1:])
+    heavy = in_pieces((LONG, ANSWERS), rate=0.0, epochs=1, sample_weight=weight)
+    losses = [horn.train(each).history[0]["loss"] for each in (light, heavy)]
+    assert losses[0] * 3 == pytest.approx(losses[1] * 4)  # the first one weighs nothing
+
+
+def test_rows_of_a_single_sequence_weigh_what_its_steps_do() -> None:
+    one = Dataset(LONG[0], ANSWERS[0], weight=HEAVY[0])
+    job = in_pieces((LONG[0], ANSWERS[0]))
+    found = horn.Job(job.network, one, batch_size=2, stateful=True).data
+    assert found.weight.tolist() == HEAVY[0].reshape(4, 6).tolist()
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("shape", ["sequences", "steps", "shorter", "pieces"])
+def test_weights_of_a_dataset_are_learned_alike_on_every_backend(shape: str, several: bool) -> None:
+    net = horn.Network(seed=1)
+    heard = net.layer(4, activation="tanh", inputs=[net.input(2, steps=6), horn.Delayed()])
+    for name in ("a", "b")[: 1 + several]:
+        net.output(1, inputs=heard, name=name, loss="squared_error", each_step=True)
+    steps = {"shorter": 4, "steps": 6}.get(shape, 24)
+    x, y = LONG[:, :steps], LONG[:, :steps, :1]
+    weight = HEAVY[:, 0] if shape == "sequences" else HEAVY[:, :steps]
+    targets = {"a": y, "b": 1.0 - y} if several else y
+    data = horn.data.sequences(x, targets).with_fields(weight=weight)
+    more = {"batch_size": 2, "epochs": 2, "dtype": "float64", "stateful": steps == 24}
+    runs = [horn.train(horn.Job(net, data, **more), backend=b) for b in ENGINES]
+    for run in runs[1:]:
+        assert run.history["loss"] == pytest.approx(runs[0].history["loss"], rel=1e-9)
+    plain = horn.train(horn.Job(net, data.with_fields(weight=None), **more))
+    assert plain.history["loss"] != pytest.approx(runs[0].history["loss"], rel=1e-3)
+    model = runs[0].model
+    assert model.evaluate(data) == model.evaluate(data.with_fields(weight=None))
+
+
 # refused
 
 

@@ -537,8 +537,8 @@ def test_what_is_refused():
             horn.Job(net, data, stateful=True)
         with pytest.raises(DataError, match="validation: sequences of different lengths"):
             horn.Job(net, (x, y), stateful=True, validation=data)
-    with pytest.raises(ModelError, match="sample_weight"):
-        horn.Job(net, (x, y), stateful=True, sample_weight=np.ones(4))
+    with pytest.raises(ModelError, match="sample_weight is .* each sequence, but the data are one"):
+        horn.Job(net, (x[0], y[0]), stateful=True, sample_weight=np.ones(12))
     last = horn.Network()
     last.layer(2, inputs=[last.input(2, steps=4), horn.Delayed()])
     last.output(2, activation="softmax", loss="cross_entropy")
