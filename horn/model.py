@@ -89,12 +89,12 @@ class Model:
     network : the description. parameters : the learned arrays by name, weights (fan_out, fan_in) or
     (n_edges,), the rest (fan_out,); read-only. states : the States of the neurons, (fan_out,);
     those of sequences, ``State(per="sample")``, may be missing: each begins with its first value.
-    Arrays that could still be written are copied. facts : its provenance: iteration, seed, data,
-    metrics, date. metrics : the measurements of ``evaluate`` beside the loss, as in Job. backend :
-    the computing engine; for a network with an interpreted neuron always "python". classes : the
-    labels, None if they are whole numbers. normalization : of each feature, applied to all inputs.
-    feature_names : the names of the data's columns, () if unknown: the columns of tables are found
-    by them.
+    Arrays that could still be written, or are views of such, are copied. facts : its provenance:
+    iteration, seed, data, metrics, date. metrics : the measurements of ``evaluate`` beside the
+    loss, as in Job. backend : the computing engine; for a network with an interpreted neuron always
+    "python". classes : the labels, None if they are whole numbers. normalization : of each feature,
+    applied to all inputs. feature_names : the names of the data's columns, () if unknown: the
+    columns of tables are found by them.
 
     Raises
     ------
@@ -224,6 +224,9 @@ class Model:
             kept.add("answers")
         else:
             classes = None
+        facts = {k: v for k, v in self.facts.items() if k in kept}
+        if any(each.name == layer and self._answers.is_side(each) for each in self.network.outputs):
+            facts["answers"] = "side"
         wanted = shapes(network)
         return Model(
             network,
@@ -233,7 +236,7 @@ class Model:
             target=None,
             backend=self.backend,
             threads=self.threads,
-            facts={k: v for k, v in self.facts.items() if k in kept},
+            facts=facts,
             code=Description.of(network) if self._code else None,
             classes=classes,
             normalization=self.normalization,
@@ -616,7 +619,7 @@ def _frozen(
         array = np.ascontiguousarray(as_numbers(arrays[name], f"{kind} {name}"), dtype)
         if array.shape != shape:
             raise ModelError(f"{name} has shape {array.shape}, but the network says {shape}")
-        if array.flags.writeable and np.may_share_memory(array, arrays[name]):
+        if _can_be_written(array) and np.may_share_memory(array, arrays[name]):
             array = array.copy()  # who gave it may go on writing
         array = array.view()
         array.flags.writeable = False
@@ -624,11 +627,21 @@ def _frozen(
     return found
 
 
-def _given_away(arrays: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Arrays that nobody else writes: a model needs no copies of them."""
-    for array in arrays.values():
-        array.flags.writeable = False
-    return arrays
+def _can_be_written(array: Any) -> bool:
+    """Whether an array, or another that it is a view of, can be written."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    try:
+        return array is not None and not memoryview(array).readonly
+    except TypeError:  # memory of another library
+        return True
+
+
+def _given_away(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Arrays that nobody else writes, so that a model needs no copies of them."""
+    return {name: np.asarray(array.data.toreadonly()) for name, array in arrays.items()}
 
 
 def _of_sequences(network: Network, states: Mapping[str, Array], dtype: str) -> Mapping[str, Array]:

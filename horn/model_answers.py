@@ -90,14 +90,18 @@ class ModelAnswers:
             return [self.labels_of_one(output, one) for one in sent]
         classes = self.classes if isinstance(self.classes, Mapping) else {}
         own = classes.get(output.name)
-        own_network = self.network.alone(output)
-        is_side = answers(own_network, self.target, np.empty((0, 1))) == "side"
+        is_side = self.is_side(output)
         tells = output.name in classes or is_side or output.loss == losses.LOSSES["cross_entropy"]
         if not tells or (output.size == 1 and not is_side and own is None):
             return np.ascontiguousarray(sent)
         is_one = output.size == 1
         numbers = (sent[..., 0] > 0.5).astype(np.int64) if is_one else sent.argmax(axis=-1)
         return numbers if own is None else as_array(own)[numbers]
+
+    def is_side(self, output: Layer) -> bool:
+        """Whether an output is a single number that tells two classes apart."""
+        network = self.network.alone(output) if self.network.has_several else self.network
+        return answers(network, self.target, np.empty((0, 1))) == "side"
 
     def _of_long(self, x: Any) -> Array:
         """The answers to sequences with more steps than ``net.input`` has."""
@@ -128,7 +132,7 @@ class ModelAnswers:
 
     def _classes_of(self, outputs: Array) -> Array:
         """The number of the class that each row of outputs names."""
-        is_side = answers(self.network, self.target, np.empty((0, 1))) == "side"
+        is_side = self.facts.get("answers") == "side" or self.is_side(self.network.last)
         if outputs.shape[-1] == 1 and (is_side or self.classes is not None):
             return (outputs[..., 0] > 0.5).astype(np.int64)
         if self.facts.get("answers") == "each":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,26 @@ def test_a_cut_that_ends_with_an_output_has_its_classes(tmp_path: Path) -> None:
     model = trained(rows, net=network(3, "binary_cross_entropy", "sigmoid"), epochs=1).model
     with pytest.raises(horn.ModelError, match="each output of this model answers by itself"):
         model.cut("layer2").predict(X, labels=True)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_one_that_ends_with_a_single_output_tells_its_two_classes(
+    several: bool, tmp_path: Path
+) -> None:
+    net = network(1, "binary_cross_entropy", "sigmoid")
+    if several:
+        net.output(1, loss="squared_error", inputs=net.layers[1], name="size")
+    y = (CODES > 0).astype(float)
+    model = trained({"layer2": y, "size": X[:, 0]} if several else y, net=net, epochs=2).model
+    found = model.predict(X, labels=True, layer="layer2")
+    assert found.dtype == np.int64 and {*found.tolist()} == {0, 1}
+    model.cut("layer2").save(tmp_path / "m.horn")
+    cuts = model.cut("layer2"), model.cut("layer2").cut("layer2")
+    for cut in (*cuts, horn.Model.load(tmp_path / "m.horn")):
+        np.testing.assert_array_equal(cut.predict(X, labels=True), found)
+    for number in ("layer1", *(["size"] if several else [])):
+        with pytest.raises(horn.ModelError) if number == "size" else nullcontext():
+            model.cut(number).predict(X, labels=True)
 
 
 def test_an_output_that_is_a_number_is_no_label() -> None:

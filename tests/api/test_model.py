@@ -386,6 +386,32 @@ def test_arrays_that_a_model_was_given_may_go_on_being_written() -> None:
     assert np.shares_memory(model.parameters["layer1.bias"], fixed)
 
 
+def test_nor_are_those_shared_that_others_may_write(tmp_path: Path) -> None:
+    net = horn.Network()
+    net.input(2)
+    net.output(1, activation="identity", loss="squared_error")
+    weight = np.ones((1, 2), np.float32)
+    view, mapped = weight.view(), np.memmap(tmp_path / "bias", np.float32, "w+", shape=(1,))
+    view.flags.writeable = mapped.flags.writeable = False
+    model = horn.Model(net, {"layer1.weight": view, "layer1.bias": mapped}, target="values")
+    weight[:] = 5.0
+    assert model.predict(np.ones((1, 2))).item() == 2.0
+    assert model.parameters["layer1.weight"].tolist() == [[1.0, 1.0]]
+    assert not np.shares_memory(model.parameters["layer1.bias"], mapped)
+    only_read = np.memmap(tmp_path / "bias", np.float32, "r", shape=(1,))
+    model = horn.Model(net, {"layer1.weight": weight, "layer1.bias": only_read}, target="values")
+    assert np.shares_memory(model.parameters["layer1.bias"], only_read)
+
+
+def test_what_a_model_has_alone_is_not_copied(tmp_path: Path) -> None:
+    trained = horn.train(horn.Job(dense(), (np.ones((4, 3)), np.arange(4) % 2), epochs=1)).model
+    trained.save(tmp_path / "m.horn")
+    for model in (trained, horn.Model.load(tmp_path / "m.horn")):
+        whole = model.parameters["layer1.weight"]
+        for other in (model.cut("layer1"), model.with_arrays({})):
+            assert np.shares_memory(other.parameters["layer1.weight"], whole)
+
+
 def test_arrays_that_do_not_fit_the_network_are_refused() -> None:
     net = dense()
     parameters = net.initial_parameters()
