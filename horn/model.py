@@ -285,7 +285,7 @@ class Model:
         if len(names) == 1 and isinstance(names[0], (list, tuple)):
             names = tuple(names[0])
         x = self._inputs.sequences(x)
-        if (one := _one_of(x, 2)) is not None:  # of no sequences
+        if (one := _one_of(x, self._least_axes(x))) is not None:  # of no sequences
             return {name: np.array(each)[:0] for name, each in self.record(one, *names).items()}
         data = self._inputs.whole(x) if self._inputs.is_long(x) else self._inputs.dataset(x, "x")
         found = recorded(self.stream(), data, names)
@@ -318,7 +318,7 @@ class Model:
         if hears_reversed(self.network.layers) and self._inputs.is_short(x):
             found = self.predict([x], labels=labels, layer=layer)  # in no pieces
             return {k: a[0] for k, a in found.items()} if isinstance(found, dict) else found[0]
-        if (one := _one_of(x, 2 if self.network.steps else 1)) is not None:  # of no samples
+        if (one := _one_of(x, self._least_axes(x))) is not None:  # of no samples
             found = self.predict(one, labels=labels, layer=layer)
             return {k: a[:0] for k, a in found.items()} if isinstance(found, dict) else found[:0]
         if layer is not None:
@@ -332,6 +332,12 @@ class Model:
                 return [one.argmax(axis=-1) if labels else one for one in found]
             return found.argmax(axis=-1) if labels else found
         return self._answers.of(x, labels)
+
+    def _least_axes(self, x: Any) -> int:
+        """The axes of x that is one sample; steps side by side in rows are none of a sequence."""
+        net = self.network
+        is_flat = net.n_features > net.n_inputs and getattr(x, "shape", ())[1:] == (net.n_features,)
+        return 2 if net.steps and not is_flat else 1
 
     @mistakes.teaches
     def labels_of(self, outputs: Any) -> Any:

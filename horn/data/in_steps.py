@@ -152,7 +152,8 @@ def _dataset(
 ) -> Dataset:
     """The dataset of sequences x (n, any steps, features)."""
     is_whole, shape = bool((ends == steps).all()), (steps, x.shape[2])
-    found, _ = arrays.as_features(filled(x, ends, steps).reshape(len(x), -1), what, unit)
+    rows = filled(x, ends, steps).reshape(len(x), math.prod(shape))
+    found, _ = arrays.as_features(rows, what, unit)
     return Dataset(found, None, unit.scale, what, shape=shape, lengths=None if is_whole else ends,
                    feature_names=names, scale_is=unit.why)  # fmt: skip
 

@@ -56,6 +56,10 @@ def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, arrays.Unit
         unit = own
         xs.append(x)
         if y is not None:
+            if kind.reader is csv and ys and {y.dtype.kind, ys[0].dtype.kind} == {"i", "f"}:
+                # the numbers of one file may happen to be whole: those of all are targets
+                y = y.reshape(len(y), 1).astype(np.float64)
+                ys = [each.reshape(len(each), 1).astype(np.float64) for each in ys]
             _check_same("y", y, ys, path, files[0], y.dtype.kind == "U")
             ys.append(y)
         if found.ids is not None:

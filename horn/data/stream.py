@@ -302,14 +302,25 @@ class Feed:
                 at = self._written % self.size
                 room = min(self.size - at, self.size - (self._written - self._freed))
             n = min(room, len(x) - start)
-            self.ring.x[at : at + n] = x[start : start + n]
+            self._write(self.ring.x, at, x[start : start + n], "x")
             if self.ring.y is not None and y is not None:
-                self.ring.y[at : at + n] = y[start : start + n]
+                self._write(self.ring.y, at, y[start : start + n], "y")
             with self._turn:
                 self._written += n
                 self._turn.notify_all()
             start += n
         return self.limit is None or self._written < self.limit
+
+    def _write(self, ring: np.ndarray, at: int, rows: np.ndarray, letter: str) -> None:
+        """Copy rows to a place of the buffer, which has the type of the first item."""
+        with np.errstate(over="ignore"):
+            ring[at : at + len(rows)] = rows
+        if rows.dtype == np.float64 != ring.dtype and np.isinf(ring[at : at + len(rows)]).any():
+            raise DataError(
+                f"{self.stream.name}: an item of the stream has {letter} up to "
+                f"{np.abs(rows).max():g} in {rows.dtype}, but the first one is {ring.dtype}, in "
+                f"which this is infinity; give all items one type, or divide the numbers"
+            )
 
 
 def is_stream(thing: Any) -> bool:

@@ -194,6 +194,19 @@ def test_a_table_with_a_column_of_sequences_holds_sequences(rng):
         np.testing.assert_array_equal(one, alone)
 
 
+@pytest.mark.parametrize("shape", [(0, 6, 2), (0, 12)])
+def test_no_sequences_are_answered_and_not_learned_from(shape, rng):
+    net, none = network(each_step=False), np.empty(shape)
+    data = rng.standard_normal((4, 6, 2)), np.arange(4) % 2
+    for how in ({"data": (none, [])}, {"data": data, "validation": (none, np.empty(0, int))}):
+        with pytest.raises(
+            DataError, match=r"x has shape \(0, 12\), so it is empty; pass at least"
+        ):
+            horn.Job(net, **how)
+    model = trained(net, data)
+    assert model.predict(none).shape == (0, 2)
+
+
 def test_a_weight_for_each_step_is_refused(rng):
     x, y = sequences(rng)
     each = [np.ones(len(one)) for one in x]

@@ -42,6 +42,15 @@ def test_csv_shards_may_differ_in_whole_numbers(tmp_path):
     assert dataset.scale == 1.0
 
 
+@pytest.mark.parametrize("targets", [("3.5", "3", "-1"), ("3", "3.5", "4"), ("3", "4", "-1")])
+def test_whole_targets_of_one_csv_shard_are_those_of_all(tmp_path, targets):
+    for number, target in enumerate(targets):
+        (tmp_path / f"{number}.csv").write_text(f"1.5,2,{target}\n2.5,2,{target}\n")
+    dataset = load(str(tmp_path))
+    assert dataset.y.dtype == np.float64
+    assert dataset.y.tolist() == [[float(one)] for one in targets for _ in range(2)]
+
+
 def test_shards_may_be_tab_separated(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.tsv").write_text("1\t2\t0\n")

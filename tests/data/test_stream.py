@@ -351,6 +351,23 @@ def test_items_that_are_no_samples(items: list[Any], words: str) -> None:
     assert not threads()
 
 
+@pytest.mark.parametrize("letter", ["x", "y"])
+def test_doubles_that_the_type_of_the_first_item_does_not_hold_are_refused(letter: str) -> None:
+    """They were infinity, and said to be a training that diverged."""
+
+    def source() -> Iterator[Any]:
+        yield np.ones((4, 4), np.float32), np.ones((4, 1), np.float32)
+        while True:
+            yield tuple(
+                np.full((4, n), -1e200 if name == letter else 1.0)
+                for name, n in (("x", 4), ("y", 1))
+            )
+
+    net = network(last=1, activation="identity", loss="squared_error")
+    with pytest.raises(DataError, match=rf"has {letter} up to 1e\+200 in float64, but the first"):
+        horn.train(horn.Job(net, Stream(source, samples=16), batch_size=4, epochs=2))
+
+
 def test_targets_after_the_first_items_are_those_of_the_loss() -> None:
     net = network(4, 1, activation="sigmoid", loss="binary_cross_entropy")
     items = [(X, Y % 2), (X, Y % 2 * 3)]
