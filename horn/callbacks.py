@@ -446,7 +446,7 @@ class CSVLogger(Callback):
         # Not synced: it is written again after the next epoch, which may take a millisecond.
         with (
             atomic_write(place(self.path), is_synced=False) as file,
-            open(file.fileno(), "w", newline="", closefd=False) as text,
+            open(file.fileno(), "w", encoding="utf-8", newline="", closefd=False) as text,
         ):
             writer = csv.writer(text, delimiter=self.separator)
             writer.writerow(columns)

@@ -31,7 +31,7 @@ def prepare() -> None:
         return
     facts = {}
     try:
-        with open(CPUINFO) as file:
+        with open(CPUINFO, encoding="utf-8") as file:
             for line in file:
                 name, colon, value = line.partition(":")
                 if not colon:

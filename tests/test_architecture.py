@@ -224,3 +224,22 @@ def test_every_file_of_horn_itself_is_in_the_index():
     assert re.findall(r"^\| `(\w+)` \| \S", index, re.M) == sorted(
         path.stem for path in ROOT.glob("horn/*.py")
     )
+
+
+def test_every_text_file_names_its_encoding():
+    """Else names that are no ASCII cannot be written, or are misread, in another locale."""
+    missing = []
+    for module, path in sources().items():
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or any(k.arg == "encoding" for k in call.keywords):
+                continue
+            function, place = call.func, len(call.args)
+            if isinstance(function, ast.Name) and function.id == "open":
+                mode = call.args[1] if place > 1 else None
+                is_text = mode is None or isinstance(mode, ast.Constant) and "b" not in mode.value
+            elif isinstance(function, ast.Attribute):
+                is_text = place < {"read_text": 1, "write_text": 2}.get(function.attr, 0)
+            else:
+                continue
+            missing += [f"{module}, line {call.lineno}"] * is_text
+    assert not missing

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The ``horn`` command. Ends the process with one of the exit codes above."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the parent has closed it
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # a label may hold half a character
     outlive_log()

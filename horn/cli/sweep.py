@@ -251,7 +251,7 @@ def _ended(child: _Child) -> None:
     """Read the results of an ended run."""
     code = child.process.wait()
     result = _result(child.stem.with_suffix(".out").read_bytes())
-    told = child.stem.with_suffix(".err").read_text(errors="replace").strip().splitlines()
+    told = child.stem.with_suffix(".err").read_text("locale", "replace").strip().splitlines()
     # Lines about files in the sweep's folder go: it is removed.
     said = "\n".join(line for line in told if child.stem.parent.name not in line)
     # The codes are horn's if it has said so; with os._exit the user's code takes any.

@@ -50,12 +50,12 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
         if has_model:
             client.fetch_model(job, folder / MODEL)
         rows = client.history(job)
-        with open(folder / "history.csv", "w", newline="") as file:
+        with open(folder / "history.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, _columns(rows), extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
         found = {"job": job, "state": status.state.value, **status.result}
-        (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n")
+        (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
         _fetch_written(client, job, last, folder / FILES, note)
     if down := client.down(job, files):
         note(f"{down}: what is only there is left out")

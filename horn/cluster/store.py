@@ -255,7 +255,7 @@ def _id(folder: Path) -> str:
         _write(path, name.encode() + b"\n")
     except FileExistsError:
         for _ in range(100):  # its maker may be about to write it
-            text = path.read_text().strip()
+            text = path.read_text("utf-8").strip()
             if text:
                 return text
             threading.Event().wait(0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,8 @@ def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:
 def _numbered(
     found: str, alphabet: Sequence[str] | None, name: str
 ) -> tuple[tuple[str, ...], np.ndarray]:
+    if not isinstance(alphabet, (Iterable, type(None))):
+        raise DataError(f"{name}: the alphabet is a text of its characters; got {alphabet!r:.80}")
     letters = tuple(sorted(set(found))) if alphabet is None else tuple(alphabet)
     if not letters:
         raise DataError(f"{name}: the alphabet is empty; give each character once, as a text")

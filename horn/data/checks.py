@@ -168,8 +168,8 @@ def _check_finite(array: np.ndarray, letter: str, name: str, shape: tuple[int, .
 
 
 def check_range(dataset: Dataset, dtype: str) -> None:
-    """Check that doubles of x, as they are read (scaled, normalized), fit a network's float32. Two
-    passes without a copy.
+    """Check that doubles of x, as they are read (scaled, normalized), fit a network's float32, and
+    so other numbers that a scale makes larger. Two passes without a copy.
 
     DataError : names the first row and column (from 0) and how many there are.
     """
@@ -181,10 +181,12 @@ def check_range(dataset: Dataset, dtype: str) -> None:
         reach /= float(normal.std.min())
         add = float(np.abs(normal.mean / normal.std).max())
     for array, letter in ((dataset.x, "x"), (dataset.y, "y")):
-        if array is None or array.dtype != np.float64:
-            continue
         if letter == "y":
             reach, add = 1.0, 0.0
+        if array is None or (
+            array.dtype != np.float64 and (letter == "y" or abs(dataset.scale) <= 1)
+        ):
+            continue
         first, count = "", 0
         step = max(CHUNK_VALUES // array.shape[1], 1)
         for start in range(0, len(array), step):
@@ -197,7 +199,10 @@ def check_range(dataset: Dataset, dtype: str) -> None:
             if len(bad := np.argwhere(np.abs(seen) > most)):
                 row, column = map(int, bad[0])
                 count += len(bad)
-                first = first or f"{chunk[row, column]:g} at row {start + row:,}, column {column:,}"
+                times = f" times {dataset.scale:g}" * (letter == "x" and dataset.scale != 1)
+                first = first or (
+                    f"{chunk[row, column]:g}{times} at row {start + row:,}, column {column:,}"
+                )
         if first:
             others = f"the first of {count:,} such values" if count > 1 else "the only such value"
             raise DataError(

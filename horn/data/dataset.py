@@ -17,6 +17,7 @@ from horn.data.normalization import Normalization
 from horn.data.targets import OutputTargets, Parts, by_part, own, recoded, side_by_side
 from horn.errors import DataError, is_whole
 from horn.formats import ahead
+from horn.mistakes import shown
 
 OfRows = Callable[[np.ndarray], np.ndarray]
 OfSteps = Callable[[np.ndarray, str | None], np.ndarray]
@@ -79,6 +80,13 @@ class Dataset:
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        for what in ("x", "y", "weight", "lengths"):
+            given = getattr(self, what)
+            if not isinstance(given, np.ndarray) and (given is not None or what == "x"):
+                raise DataError(
+                    f"{self.name}: {what} is {shown(given)}, but an array is expected; write "
+                    "numpy.array(...), or horn.data.as_dataset((x, y)), which converts x and y"
+                )
         arrays.check_shapes(self.x, self.y, self.name)
         if self.weight is not None:
             arrays.check_weight(self.weight, len(self.x), self.name)
@@ -89,10 +97,11 @@ class Dataset:
                     f"{self.name}: y has shape {None if self.y is None else self.y.shape}, but the "
                     f"targets of {', '.join(part.name for part in self.targets)} are {n} columns"
                 )
-        if not np.isfinite(self.scale) or self.scale == 0:
+        is_number = isinstance(self.scale, (int, float, np.number))
+        if not is_number or not np.isfinite(self.scale) or self.scale == 0:
             raise DataError(
-                f"{self.name}: scale is {self.scale}; give what one unit of x is worth, such as "
-                "1/255"
+                f"{self.name}: scale is {self.scale!r:.80}; give what one unit of x is worth, such "
+                "as 1/255"
             )
         if self.shape and math.prod(self.shape) != self.n_features:
             raise DataError(

@@ -19,7 +19,8 @@ CHUNK_VALUES = 262_144  # as in ``checks``
 class Normalization:
     """The map of each feature to (value - mean) / std.
 
-    mean, std (features,) float64; std is above 0, and 1 for a feature that is constant.
+    mean, std (features,) float64; std is above 0, and 1 for a feature that is constant, or whose
+    deviation is too small to divide by.
     by_step : for sequences, the features are those of a step, and the same at every step.
     """
 
@@ -100,9 +101,12 @@ def measure(
             "those rows or fill them in, else divide the column"
         )
     constant = low == high
-    std = np.sqrt(squares / n) * abs(scale)
-    # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0
-    std[constant | (std == 0)] = 1.0
+    std = np.sqrt(squares / n)
+    # rounding leaves a constant feature a tiny deviation; one of the smallest numbers may have 0,
+    # or one by which nothing can be divided in the type of x
+    too_small = std <= 1.0 / np.finfo(np.float32 if x.dtype == np.float32 else np.float64).max
+    std *= abs(scale)
+    std[constant | too_small | (std == 0)] = 1.0
     mean = np.where(constant, low, mean) * scale
     mean, std = (np.tile(each, features // width) for each in (mean, std))
     return Normalization(mean, std, by_step=step is not None)

@@ -1,7 +1,7 @@
 """Pictures: a folder of PNG or JPEG files for each class, or one file, read with Pillow.
 
 All pictures become bytes (height, width, channels): one channel if all of them are grey, else red,
-green and blue. Transparency is left out.
+green and blue. Transparency is left out. A picture that its camera says to turn is turned (EXIF).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def has_pictures(folder: Path) -> bool:
 def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
     """Read one picture, (height, width, 1 or 3) bytes."""
     try:
-        from PIL import Image  # an extra
+        from PIL import Image, ImageOps  # an extra
     except ImportError:
         raise ModelError(
             "pictures are read with Pillow, which is not installed; pip install 'horn-bsp[images]'"
@@ -124,7 +124,9 @@ def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
                     f"{path}: its pixels are of the kind {picture.mode!r}, but bytes of grey or of "
                     f"red, green and blue are expected; save it as such"
                 )
-            read: Any = picture.convert("L" if picture.mode in GREY else "RGB")
+            is_grey = picture.mode in GREY or _has_grey_palette(picture)
+            turned: Any = ImageOps.exif_transpose(picture)  # as it is shown
+            read: Any = turned.convert("L" if is_grey else "RGB")
     except DataError:
         raise
     except Exception as error:  # any error of the decoder for a damaged file
@@ -136,3 +138,11 @@ def _read(path: Path, size: tuple[int, int] | None) -> np.ndarray:
         read = read.resize((size[1], size[0]), Image.Resampling.BICUBIC)
     array = np.asarray(read)
     return array[..., None] if array.ndim == 2 else array
+
+
+def _has_grey_palette(picture: Any) -> bool:
+    """Whether all colours of the palette that a picture has are grey."""
+    if picture.mode not in ("P", "PA"):
+        return False
+    colours = np.asarray(picture.getpalette("RGB")).reshape(-1, 3)
+    return bool((colours == colours[:, :1]).all())

@@ -117,7 +117,7 @@ def _key(dtype: str) -> str:
 
 
 def _processor() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
@@ -127,7 +127,7 @@ def _processor() -> str:
 def _read(path: Path) -> Machine | None:
     """The figures of a file; None if it is missing or damaged."""
     try:
-        return Machine.from_dict(json.loads(path.read_text()))
+        return Machine.from_dict(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

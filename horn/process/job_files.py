@@ -63,13 +63,13 @@ def save(job: Job, folder: Path, strategy: Strategy | None = None) -> None:
     names = {what: list(data.feature_names) for what, data in given.items() if data is not None}
     facts = {"files": n_files, "check": job.check, "feature_names": names,
              "classes": None if classes is None else all_to_json(classes)}  # fmt: skip
-    (folder / FACTS).write_text(json.dumps(facts))
-    (folder / NAME).write_text(TARGET)
+    (folder / FACTS).write_text(json.dumps(facts), "utf-8")
+    (folder / NAME).write_text(TARGET, "utf-8")
 
 
 def load(folder: Path) -> Job:
     """Make the job of a folder. Runs its sources."""
-    facts = json.loads((folder / FACTS).read_text())
+    facts = json.loads((folder / FACTS).read_text("utf-8"))
     files = [folder / f"{number}.bin" for number in range(facts["files"])]
     opened = open_payload([os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in files])
     job = opened.job

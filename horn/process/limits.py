@@ -172,7 +172,7 @@ def _n_threads(uid: int) -> int:
             continue
         try:
             # A name is any bytes, and it may be cut within a character.
-            status = Path(entry.path, "status").read_text(errors="replace")
+            status = Path(entry.path, "status").read_text("utf-8", "replace")
         except OSError:
             continue  # it has ended
         facts = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)

@@ -73,7 +73,7 @@ def peak_memory_bytes() -> int:
     Not getrusage: its ru_maxrss begins with what the parent held when it started this process.
     """
     held = {}
-    for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
+    for line in Path("/proc/self/status").read_text("utf-8", "replace").splitlines():
         name, _, value = line.partition(":")
         if name in ("VmHWM", "RssFile"):
             held[name] = int(value.split()[0]) * 1024

@@ -92,7 +92,7 @@ class JournalFolder:
         self._is_failing = False
         file = self.path / "run.json"
         try:
-            found = json.loads(file.read_text()) if file.exists() else None
+            found = json.loads(file.read_text("utf-8")) if file.exists() else None
             if found is not None:
                 _check(found)
                 if "placement" in found:  # the first start may have ended before it had one

@@ -163,6 +163,16 @@ def test_measured_in_chunks_as_at_once(x: np.ndarray, monkeypatch: Any) -> None:
     np.testing.assert_allclose(whole.std, found.std, rtol=1e-10)
 
 
+@pytest.mark.parametrize("kind, size", [(np.float32, 1e-40), (np.float64, 1e-310)])
+def test_a_deviation_too_small_to_divide_by_divides_nothing(kind: Any, size: float) -> None:
+    """The column was read as infinities."""
+    x = np.array([[1, 1], [2, 2], [3, 3], [1, 1]]) * [size, 1.0]
+    data = horn.data.as_dataset(x.astype(kind))
+    data = data.with_fields(normalization=measure(data.x, data.scale))
+    seen = data.read(np.arange(4), np.empty((4, 2), kind))
+    assert (np.abs(seen[:, 0]) < 1e-30).all() and abs(seen[:, 1].mean()) < 1e-6
+
+
 def test_resume_wants_the_same(tmp_path: Path) -> None:
     """The numbers are in the data, which are compared."""
     horn.train(job(epochs=1), checkpoints=tmp_path, checkpoint_every=5)

@@ -85,7 +85,7 @@ def test_doubles_that_are_infinity_in_float32_are_named(value: float):
 def test_what_counts_is_what_the_network_sees():
     check_range(as_dataset(far(3e38)), "float32")
     check_range(as_dataset(far(1e300), scale=1e-270), "float32")
-    with pytest.raises(DataError, match="x has 1e\\+30 at row 3"):
+    with pytest.raises(DataError, match="x has 1e\\+30 times 1e\\+20 at row 3"):
         check_range(as_dataset(far(1e30), scale=1e20), "float32")
     mean, std = np.full(3, 1e40), np.full(3, 1e39)
     near = as_dataset(far(1.2e40)).with_fields(normalization=Normalization(mean, std))
@@ -246,6 +246,16 @@ def test_masked_values_are_not_read_through_their_mask():
 def test_nor_of_labels_and_lists(given, place):
     with pytest.raises(DataError, match=place):
         data.as_dataset(given)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_numbers_that_a_scale_makes_infinite_are_refused_in_any_type(kind):
+    x = np.full((2, 2), 200, kind)
+    check_range(as_dataset(x, scale=1e36), "float32")
+    with pytest.raises(
+        DataError, match=r"x has 200 times 1e\+37 at row 0, column 0, the first of 4"
+    ):
+        check_range(as_dataset(x, scale=1e37), "float32")
 
 
 def test_nor_of_sequences_streams_weights_and_datasets():

@@ -158,6 +158,21 @@ def test_what_does_not_fit_is_named(x, y, words):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "fields, said",
+    [
+        ({"x": [[1.0]]}, "data: x is .*, but an array is expected; write numpy.array"),
+        ({"y": [1, 2]}, "data: y is .*, but an array"),
+        ({"weight": [1, 2]}, "data: weight is .*, but an array"),
+        ({"scale": "1"}, "data: scale is '1'; give what one unit of x is worth"),
+        ({"scale": np.ones(2)}, r"data: scale is array\(\[1., 1.\]\); give what one"),
+    ],
+)
+def test_what_is_no_array_and_no_number_is_said_to_be_none(fields, said):
+    with pytest.raises(DataError, match=said):
+        data.Dataset(**{"x": np.ones((2, 1)), "y": None} | fields)
+
+
 def test_arrays_that_need_converting_are_refused_by_the_constructor():
     with pytest.raises(DataError, match=r"as_dataset\(\(x, y\)\) converts it"):
         data.Dataset(np.ones((2, 2), int), None)

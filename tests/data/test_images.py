@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import horn
+from horn.data import images
 from horn.errors import DataError, ModelError, NotFound
 
 RNG = np.random.default_rng(3)
@@ -56,6 +57,23 @@ def test_grey_pictures_have_one_channel_unless_others_are_coloured(tmp_path):
     data = horn.data.images(tmp_path)
     assert data.shape == (6, 5, 3)
     assert np.array_equal(data.images[0], np.repeat(grey[..., None], 3, axis=2))
+
+
+def test_a_picture_of_a_grey_palette_is_grey(tmp_path):
+    Image.fromarray(np.full((4, 4), 7, np.uint8)).convert("P").save(tmp_path / "grey.png")
+    found = images(tmp_path / "grey.png")
+    assert found.shape == (4, 4, 1) and (found.x == 7).all()
+    Image.fromarray(np.full((4, 4, 3), (7, 0, 0), np.uint8)).convert("P").save(tmp_path / "c.png")
+    assert images(tmp_path / "c.png").shape == (4, 4, 3)
+
+
+def test_a_picture_that_its_camera_says_to_turn_is_turned(tmp_path):
+    pixels, said = np.zeros((8, 16), np.uint8), Image.Exif()
+    pixels[:, :8], said[274] = 255, 6  # a quarter to the right
+    Image.fromarray(pixels).save(tmp_path / "a.png", exif=said)
+    found = images(tmp_path / "a.png")
+    assert found.shape == (16, 8, 1)
+    np.testing.assert_array_equal(found.images[0, :, :, 0], np.rot90(pixels, -1))
 
 
 def test_hidden_files_are_left_out_and_folders_in_a_class_are_not(folder):

@@ -122,6 +122,7 @@ def test_pieces_of_a_text_that_are_too_long_for_a_network_are_told_by_their_step
         (["a", "b"], {}, "takes the path of a file"),
         ("to be or\nnot to be", {}, r"what looks like the text itself, 'to be or.nnot .* io.Strin"),
         (io.StringIO("abc"), {"alphabet": ["ab", "c"]}, "is of characters, one each; got 'ab'"),
+        (io.StringIO("abc"), {"alphabet": 5}, "the alphabet is a text of its characters; got 5"),
         (io.StringIO("abc"), {"alphabet": [1, 2]}, "is of characters, one each; got 1"),
         (io.StringIO("abc"), {"alphabet": "abcab"}, r"repeats 'a', 'b'; .* sorted\(set\(text\)\)"),
     ],
