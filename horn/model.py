@@ -738,8 +738,3 @@ def facts_of(
         "backend": in_use(backend, job.network),
         "host": platform.machine(),
     }
-
-
-def default_path(file: str | os.PathLike[str]) -> Path:
-    """The path where ``horn submit`` saves: the target's stem with .horn, in the current folder."""
-    return Path(f"{Path(file).stem}.horn")

@@ -1,5 +1,5 @@
-"""Network and Layer: frozen descriptions of the layers and their connections. They never
-run anything.
+"""Network: the description of layers and their connections, which grows as they are added. It
+never runs anything.
 
 Layers are numbered from 0, the input. A layer's name is "layer<k>" unless given; its arrays are
 named after it: "layer1.weight" (fan_out, fan_in), or (n_edges,) for a sparse connection;
@@ -177,7 +177,7 @@ class Network:
             )
         start = sum(each.size for each in self._inputs[: places[0]])
         part = Part(start, given.shape)
-        return self._hidden(
+        return self._appended(
             "hidden", neuron=Relay, activation="identity", inputs=self.layers[0], connect=part,
             bias=False, name=given.name,
         )  # fmt: skip
@@ -224,7 +224,7 @@ class Network:
         5)``, say it themselves. ``interlayer``: a function of a neuron's output, and those of its
         layer, in the neuron language (docs/what-compiles.md); what it returns is sent.
         """
-        return self._hidden(
+        return self._appended(
             "hidden", size=size, neuron=neuron, activation=activation, interlayer=interlayer,
             inputs=inputs, connect=connect, init=init, bias=bias, name=name,
         )  # fmt: skip
@@ -264,7 +264,7 @@ class Network:
                 'output: softmax of 1 neuron is always 1; write output(1, activation="sigmoid", '
                 'loss="binary_cross_entropy"), or output(2, ...) for two classes'
             )
-        return self._hidden(
+        return self._appended(
             "output", size=size, neuron=neuron, activation=activation, interlayer=interlayer,
             inputs=inputs, connect=connect, init=init, bias=bias, name=name, loss=found,
             each_step=each_step, loss_weight=_weight(weight, "output"),
@@ -317,13 +317,13 @@ class Network:
         if name in COLUMNS:
             raise ModelError(f"{where}: {name!r} is a column of the history; give another")
         sources: Any = {"a": a, "b": b} if b is not None else [a]
-        return self._hidden(
+        return self._appended(
             "output", neuron=Penalty if b is None else Comparison, activation=pairwise,
             inputs=sources, connect=Part(0, (a.size,)), bias=False, name=name, loss=losses.BETWEEN,
             each_step=each_step, loss_weight=_weight(weight, where), answers=False,
         )  # fmt: skip
 
-    def _hidden(
+    def _appended(
         self,
         kind: str,
         *,

@@ -160,10 +160,11 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         raise _cluster.not_here(
             "--detach and --working-dir are", zk_hosts, {"--local": local, "--dry-run": dry_run}
         )
+    from pathlib import Path
+
     from horn import settings as _settings
     from horn import target as _target
     from horn import terminal
-    from horn.model import default_path
     from horn.modelfile import check_not_read, check_writable, data_of
     from horn.summary import memory_bytes
     from horn.training.checks import check_processes
@@ -194,7 +195,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         _dry_run(job, asked, as_json, assume)
         return None
     check_processes(job, asked)  # before the table
-    path = default_path(found.stem) if output is None else output
+    path = Path(f"{Path(found.stem).stem}.horn") if output is None else output
     check_writable(path, memory_bytes(job)["parameters"])
     for written in (path, options["trace"], options["profile"]):
         if isinstance(written, (str, os.PathLike)):

@@ -11,12 +11,11 @@ import numpy as np
 
 from horn.data import arrays, classes, targets
 from horn.data.dataset import Dataset
+from horn.data.normalization import CHUNK_VALUES
 from horn.errors import DataError
 from horn.formats import tables
 from horn.mistakes import shown
 
-# 256 Ki values a chunk: large enough to hide Python's cost, small enough to stay in a cache.
-CHUNK_VALUES = 262_144
 _PAIR = "pass the pair (x, y), in a file as of np.savez(path, x=x, y=y)"
 
 
