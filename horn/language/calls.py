@@ -309,7 +309,8 @@ class Calls:
 
     def count(self, node: ast.Call) -> Node:
         """The value of len(messages), len(output) of a whole layer, or len of constants."""
-        counted = self.expressions.value(node.args[0]) if len(node.args) == 1 else None
+        is_one = len(node.args) == 1 and not node.keywords
+        counted = self.expressions.value(node.args[0]) if is_one else None
         if isinstance(counted, MessagesRef):
             return leaf(Op.COUNT, "o", counted.input or None)
         items = elements(counted)
@@ -325,7 +326,7 @@ class Calls:
         """The value of sum, prod, max, min, any or all over a comprehension."""
         word = {"sum": "start", "prod": "start", "max": "default", "min": "default"}.get(name)
         given = {k.arg: k.value for k in node.keywords}
-        if not given.keys() <= {word}:
+        if not given.keys() <= {word} - {None}:
             takes = f"no other keyword than {word}" if word else "no keywords"
             self.scope.fail(node, f"{name} over messages takes {takes}")
         if len(node.args) == 2 and name == "sum" and not given:
@@ -388,11 +389,12 @@ class Calls:
             given = zip(args, node.args, strict=True)
             items: list[Any] = [self.sequences.whole(*each, "range") for each in given]
         else:
-            if target is enumerate and len(args) == 2:
-                options["start"] = (args.pop(), node.args[1])
-            items = [elements(a) for a in args]
+            n = 1 if target is enumerate else len(args)  # its second is a number, the start
+            items = [elements(a) for a in args[:n]]
             if not items or any(each is None for each in items):
                 return None
+            starts = zip(args[n:], node.args[n:], strict=True)
+            items += [self.sequences.whole(*each, "start") for each in starts]
         how = {name: self.sequences.whole(*given, name) for name, given in options.items()}
         try:
             found = target(*items, **how)

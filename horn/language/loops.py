@@ -19,6 +19,7 @@ from horn.language.names import Names
 from horn.language.references import ErrorRef, ErrorsRef, MessageRef, MessagesRef, Unset, elements
 from horn.language.scope import Scope
 from horn.language.sequences import Sequences
+from horn.language.source import assigned
 
 # The remedy where a variable is set with the largest so far, as  if v > best: best, at = v, m.index
 _CHOSEN = (
@@ -58,7 +59,7 @@ class MessageLoops:
         if not isinstance(node.target, ast.Name):
             self.scope.fail(node.target, "the loop variable is one name: for m in messages")
         here = ir.of_input(iterated.input) if iterated.input else None
-        places = _assigned(node.body)
+        places = assigned(node.body)
         frame = self.scope.frame
         frame.read = (*frame.read, self.scope.path)
         before = dict(frame.names)
@@ -258,17 +259,3 @@ class MessageLoops:
 
 def _has(root: Node, node: Node) -> bool:
     return any(n is node for n in ir.walk(root))
-
-
-def _assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
-    """The variables that a loop body sets, each with the last place where it does."""
-    found: dict[str, ast.AST] = {}
-    for statement in body:
-        for n in ast.walk(statement):
-            targets = n.targets if isinstance(n, ast.Assign) else []
-            if isinstance(n, (ast.AugAssign, ast.AnnAssign, ast.For)):
-                targets = [n.target]
-            for name in (part for target in targets for part in ast.walk(target)):
-                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                    found[name.id] = n
-    return found

@@ -92,21 +92,18 @@ class Names:
             value = self.scope.frame.names[node.id]
             if isinstance(value, Unset):
                 self.scope.fail(node, value.why)
-            if value is not None:
-                return value
+            return value
         function = self.scope.source.function
-        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
-        for space in (closure, function.__globals__, vars(builtins)):
-            if node.id in space:
-                if node.id in self.scope.source.assigned:
-                    self.scope.fail(
-                        node,
-                        f"{node.id!r} is assigned in this function, so that Python reads no other "
-                        f"{node.id!r} in it, and it has no value here; give one of the two another "
-                        "name, or set it before it is used",
-                    )
-                return wrap(space[node.id])
-        known = [*self.scope.frame.names, *function.__globals__]
+        if (found := self.outside(node.id)) is not _MISSING:
+            if node.id in self.scope.source.variables:
+                self.scope.fail(
+                    node,
+                    f"{node.id!r} is assigned in this function, so that Python reads no other "
+                    f"{node.id!r} in it, and it has no value here; give one of the two another "
+                    "name, or set it before it is used",
+                )
+            return wrap(found)
+        known = [k for k in (*self.scope.frame.names, *function.__globals__) if k != node.id]
         hint = suggest(node.id, [k for k in known if not k.startswith("__")])
         remedy = f"; {hint.rstrip()}" if hint else ", set it before it is used"
         if hasattr(horn_math, node.id):
@@ -116,6 +113,13 @@ class Names:
         if whose := self.scope.owned(node.id):
             remedy = f"; write {whose}"
         self.scope.fail(node, f"{node.id!r} is not defined here{remedy}")
+
+    def outside(self, name: str) -> Any:
+        """The value that a name has outside of the function that is run, or _MISSING."""
+        function = self.scope.source.function
+        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+        spaces = (closure, function.__globals__, vars(builtins))
+        return next((space[name] for space in spaces if name in space), _MISSING)
 
     def is_float(self, node: ast.AST) -> bool:
         """Whether a constant that the text writes or names is a float, as 3.0, and not the whole
@@ -127,7 +131,7 @@ class Names:
             return self.is_float(node.operand)
         value: Any = getattr(node, "value", None)
         if isinstance(node, ast.Name) and node.id not in self.scope.frame.names:
-            value = self.scope.source.function.__globals__.get(node.id)
+            value = self.outside(node.id)
         elif isinstance(node, ast.Attribute):
             owner = self.expressions.value(node.value)
             context = self.scope.context
@@ -376,7 +380,9 @@ class Names:
                         f"None is no number; start {target.id!r} with one: 0.0 for a sum, "
                         "-math.inf for the largest, math.inf for the smallest",
                     )
-                self.scope.fail(node, "this call returns nothing")
+                if isinstance(given, ast.Call):
+                    self.scope.fail(node, "this call returns nothing")
+                self.scope.fail(given or node, f"None is no number, and {target.id!r} is one here")
             self.scope.frame.names[target.id] = value
         elif isinstance(target, ast.Attribute) and isinstance(
             self.expressions.value(target.value), SelfRef

@@ -117,8 +117,8 @@ class Orders:
         key = node.keywords[0].value
         if len(node.args) > 1 or isinstance(first, (ast.Tuple, ast.List)):
             self.scope.fail(node, _key_of_numbers(name, node, key))
-        own = key.args.args if isinstance(key, ast.Lambda) else []
-        if not isinstance(iterated, MessagesRef) or len(node.keywords) > 1 or len(own) != 1:
+        is_plain = isinstance(key, ast.Lambda) and ast.unparse(key.args).isidentifier()
+        if not isinstance(iterated, MessagesRef) or len(node.keywords) > 1 or not is_plain:
             written = "m.input * m.weight"
             if isinstance(iterated, MessagesRef) and isinstance(key, (ast.Name, ast.Attribute)):
                 written = f"{ast.unparse(key)}(m)"
@@ -128,7 +128,7 @@ class Orders:
                 "best; of no message they are 0",
             )
         assert isinstance(key, ast.Lambda)
-        number, counts = self.element(own[0].arg, [], key.body, iterated, node)
+        number, counts = self.element(key.args.args[0].arg, [], key.body, iterated, node)
         nothing = const(ir.IDENTITY[name])
         masked = select(counts, number, nothing)
         if "i" not in masked.axes:

@@ -29,7 +29,7 @@ from horn.language.sequences import Sequences
 from horn.language.source import Source, source_of
 from horn.language.statements import Statements
 from horn.language.words import Words
-from horn.neuron import Parameter
+from horn.neuron import Parameter, declared
 
 
 class SymbolicRun:
@@ -110,16 +110,15 @@ def backward(context: NeuronContext) -> BackwardIR:
             source.tree, f"{why}; end backward with self.backpropagate(delta), once on every path"
         )
     cls = context.cls
-    for name in dir(cls):
-        if type(inspect.getattr_static(cls, name)) is Parameter:
-            pushed = frame.parameters.get(name)
-            if not isinstance(pushed, Node):
-                why = f"{cls.__name__}.backward does not push the gradient of Parameter {name!r}"
-                if isinstance(pushed, Unset):
-                    why = pushed.why
-                raise source.error(
-                    source.tree, f'{why}; call self.push(gradient, to="{name}") once on every path'
-                )
+    for name in declared(cls, Parameter):
+        pushed = frame.parameters.get(name)
+        if not isinstance(pushed, Node):
+            why = f"{cls.__name__}.backward does not push the gradient of Parameter {name!r}"
+            if isinstance(pushed, Unset):
+                why = pushed.why
+            raise source.error(
+                source.tree, f'{why}; call self.push(gradient, to="{name}") once on every path'
+            )
     parameters = {k: v for k, v in frame.parameters.items() if isinstance(v, Node)}
     found = BackwardIR(
         frame.delta, frame.loop_push, parameters, frame.states, source.error(source.tree, ""),

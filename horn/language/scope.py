@@ -113,7 +113,8 @@ class Scope:
                 f"a message is not a number; read one of its fields: {', '.join(self.fields())}",
             )
         if value is None:
-            self.fail(node, f"{ast.unparse(node)!r} gives nothing; a number is needed here")
+            what = "is None" if isinstance(node, (ast.Name, ast.Constant)) else "gives nothing"
+            self.fail(node, f"{ast.unparse(node)!r} {what}; a number is needed here")
         said, remedy = ast.unparse(node), ""
         if isinstance(value, (Parameter, Weight)):
             kind = f"horn.{type(value).__name__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import types
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -12,7 +13,6 @@ from typing import Any
 
 from horn import texts
 from horn.errors import CompileError
-from horn.statements import DEFINITIONS
 
 MOST_ENDS = 100  # tried ends of a statement; one or two suffice, except for text in brackets
 
@@ -28,21 +28,9 @@ class Source:
     where: str
 
     @cached_property
-    def assigned(self) -> frozenset[str]:
-        """The names that the function assigns, which are its own from its first line on."""
-        if isinstance(self.tree, ast.Lambda):
-            return frozenset()
-        found: set[str] = set()
-        waiting: list[ast.AST] = [*self.tree.body]
-        for node in waiting:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                found.add(node.id)
-            inner = [*ast.iter_child_nodes(node)]
-            if isinstance(node, ast.comprehension):  # its variables are the comprehension's
-                inner = [node.iter, *node.ifs]
-            if not isinstance(node, (*DEFINITIONS, ast.Lambda)):
-                waiting += inner
-        return frozenset(found)
+    def variables(self) -> frozenset[str]:
+        """The names that the function sets, which Python never looks up outside of it."""
+        return frozenset(assigned(self.tree.body if isinstance(self.tree, ast.FunctionDef) else ()))
 
     def error(self, node: ast.AST, problem: str) -> CompileError:
         line = self.first_line + getattr(node, "lineno", 1) - 1
@@ -66,6 +54,20 @@ class Source:
         """The place of a call in the text, for ``horn.random.site``."""
         name = getattr(self.tree, "name", "<lambda>")
         return name, node.lineno - 1, node.col_offset  # type: ignore[attr-defined]
+
+
+def assigned(body: Sequence[ast.stmt]) -> dict[str, ast.AST]:
+    """The variables that statements set, each with the last place where they do."""
+    found: dict[str, ast.AST] = {}
+    for statement in body:
+        for n in ast.walk(statement):
+            targets = n.targets if isinstance(n, ast.Assign) else []
+            if isinstance(n, (ast.AugAssign, ast.AnnAssign, ast.For)):
+                targets = [n.target]
+            for name in (part for target in targets for part in ast.walk(target)):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                    found[name.id] = n
+    return found
 
 
 def source_of(function: Any) -> Source:

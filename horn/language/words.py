@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from horn.neuron import (
     WEIGHT,
     Parameter,
     State,
+    declared,
     no_statistic,
     no_word,
     wrong_draw,
@@ -37,6 +38,7 @@ _ARGUMENTS: dict[str, dict[str, float | None]] = {
     "uniform": {"low": 0.0, "high": 1.0},
     "normal": {"mean": 0.0, "std": 1.0},
 }
+_NO_TEXT = "?"  # of an argument that is no text, or that the text does not write out
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,29 @@ class Words:
         setattr(self.scope.frame, slot, value)
         return None
 
-    def push(self, node: ast.Call) -> None:
-        to: str | None = None
+    def arguments(self, node: ast.Call, takes: Sequence[str], problem: str) -> dict[str, ast.expr]:
+        """A call's arguments by name, as Python binds them. Fails with ``problem`` at one too many,
+        at an unknown one, and at one that is given twice.
+        """
+        if len(node.args) > len(takes):
+            self.scope.fail(node, f"{problem}; got {len(node.args)} values")
+        given = dict(zip(takes, node.args, strict=False))
         for keyword in node.keywords:
-            if keyword.arg != "to" or not isinstance(keyword.value, ast.Constant):
-                self.scope.fail(node, 'push takes a number, and to="name" for a Parameter')
-            to = str(keyword.value.value)
-        args = node.args
-        if len(args) == 2 and to is None and isinstance(args[1], ast.Constant):
-            to, args = str(args[1].value), args[:1]
-        if len(args) != 1:
-            self.scope.fail(node, 'push takes a number, and to="name" for a Parameter')
-        value = self.expressions.number(args[0])
+            name = keyword.arg
+            if name is None or name not in takes:
+                self.scope.fail(node, f"{problem}; got {name or ast.unparse(keyword)!r}")
+            if name in given:
+                self.scope.fail(node, f"{problem}; {name} is given twice")
+            given[name] = keyword.value
+        return given
+
+    def push(self, node: ast.Call) -> None:
+        problem = 'push takes a number, and to="name" for a Parameter'
+        given = self.arguments(node, ("gradient", "to"), problem)
+        to = _text(given.get("to"))
+        if "gradient" not in given or to is _NO_TEXT:
+            self.scope.fail(node, problem)
+        value = self.expressions.number(given["gradient"])
         assert self.scope.context is not None
         weights = self.scope.context.weights(self.scope.kind)
         if self.scope.in_loop and (to is None or to in weights):
@@ -112,11 +125,7 @@ class Words:
             return
         if to is not None:
             assert self.scope.context is not None
-            names = [
-                n
-                for n in dir(self.scope.context.cls)
-                if type(inspect.getattr_static(self.scope.context.cls, n)) is Parameter
-            ]
+            names = [*declared(self.scope.context.cls, Parameter)]
             if to not in names:
                 if to in weights:
                     self.scope.fail(
@@ -176,18 +185,13 @@ class Words:
         """The value of a statistic over the layer, the channel or the batch."""
         scope, context = self.scope, self.scope.context
         assert context is not None
-        given = dict(zip(("x", "over", "running"), node.args, strict=False))
-        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
-        text = {
-            name: str(each.value) if isinstance(each, ast.Constant) else None
-            for name, each in given.items()
-        }
-        over, name = text.get("over"), text.get("running")
-        allowed = {"x", "over"} | ({"running"} if word in ("mean", "var") else set())
-        if "x" not in given or not given.keys() <= allowed or len(node.args) > len(allowed):
+        takes = ("x", "over", "running") if word in ("mean", "var") else ("x", "over")
+        given = self.arguments(node, takes, no_word(word))
+        over, name = (_text(given.get(each)) for each in ("over", "running"))
+        if "x" not in given:
             scope.fail(node, no_word(word))
-        if over not in STATISTICS or word not in STATISTICS[over]:
-            said = ast.unparse(given["over"]) if "over" in given and over is None else over
+        if over is None or word not in STATISTICS.get(over, ()):
+            said = ast.unparse(given["over"]) if over is _NO_TEXT else over
             scope.fail(node, no_statistic(word, said))
         if scope.kind != "forward":
             scope.fail(node, f"self.{word} asks the {over}: that is for forward")
@@ -217,8 +221,10 @@ class Words:
             )
         if name is None:
             return found
-        if type(inspect.getattr_static(context.cls, name, None)) is not State:
-            scope.fail(node, f"running={name!r} is no State of {context.cls.__name__}")
+        if name not in declared(context.cls, State):
+            said = ast.unparse(given["running"])
+            how = '; write its name there, as running="average"' * (name is _NO_TEXT)
+            scope.fail(node, f"running={said} is no State of {context.cls.__name__}{how}")
         state = scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
         if not context.training:
             return state
@@ -228,21 +234,15 @@ class Words:
     def draw(self, word: Word, node: ast.Call) -> Node:
         assert self.scope.context is not None
         defaults = _ARGUMENTS[word.name]
-        arguments = dict(zip((*defaults, "per"), node.args, strict=False))
-        for keyword in node.keywords:
-            if keyword.arg is None or keyword.arg not in (*defaults, "per"):
-                self.scope.fail(
-                    node, f"{word.name} takes {', '.join(defaults)} and per; got {keyword.arg!r}"
-                )
-            arguments[keyword.arg] = keyword.value
-        per_node = arguments.pop("per", None)
-        allowed = PERIODS if word.of == "self" else ("run",)
-        per = allowed[0] if per_node is None else self.expressions.value(per_node)
-        if per_node is not None and per not in allowed:
-            self.scope.fail(
-                per_node,
-                f"per must be one of {', '.join(map(repr, allowed))}, got {ast.unparse(per_node)}",
-            )
+        takes = (*defaults, "per") if word.of == "self" else tuple(defaults)
+        once = ", and is drawn once for each synapse" * (word.of != "self")
+        problem = f"{word.name} takes {', '.join(takes[:-1])} and {takes[-1]}{once}"
+        arguments, per = self.arguments(node, takes, problem), PERIODS[0]
+        if "per" in arguments:
+            said, known = arguments["per"], ", ".join(map(repr, PERIODS))
+            per = self.expressions.value(said)
+            if per not in PERIODS:
+                self.scope.fail(said, f"per must be one of {known}, got {ast.unparse(said)}")
         values = []
         for name, default in defaults.items():
             if name in arguments:
@@ -273,6 +273,12 @@ class Words:
         if word.name == "uniform":
             return ir.add(values[0], ir.mul(values[1] - values[0], u))
         return ir.add(values[0], ir.mul(values[1], u))
+
+
+def _text(node: ast.expr | None) -> str | None:
+    """The text that an argument is, as written; None where it is not given."""
+    value = None if node is None else getattr(node, "value", _NO_TEXT)
+    return value if isinstance(value, str | None) else _NO_TEXT
 
 
 def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
