@@ -85,7 +85,7 @@ def is_user_file(file: str) -> bool:
     # Packages of a user (pip install --user), of another environment or of Debian count, too.
     if "site-packages" in found.parts or "dist-packages" in found.parts:
         return False
-    return not str(found).startswith((*_OWN, *_installed()))
+    return not str(found).startswith((*_OWN, *(f"{folder}/" for folder in _installed())))
 
 
 def hiding(error: BaseException) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from horn.connections import Placed
 from horn.connections.convolution import Convolution, SharedWindows
-from horn.connections.windows import Sizes
+from horn.connections.windows import Sizes, check_positions
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -56,6 +57,7 @@ class TransposedConvolution(SharedWindows):
                     f"{(whole_size - 1) // 2}"
                 )
             found.append(size)
+            check_positions(math.prod(found), 1, where)
         return (*found, self.channels)
 
     def at(self, below: Sizes, where: str) -> Placed:

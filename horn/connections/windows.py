@@ -16,7 +16,9 @@ from horn.connections import Edges, Index, Placed
 from horn.errors import ModelError, is_whole
 
 Sizes = tuple[int, ...]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 MOST_EDGES = 2**31 - 1  # synapses of one connection
+MOST_POSITIONS = 2**26  # of windows: 8,192 x 8,192, for which an array of whole numbers is 512 MiB
 
 
 class Span(NamedTuple):
@@ -90,6 +92,16 @@ class Taps:
         return found
 
     @property
+    def heard(self) -> Mask:
+        """(positions, taps), whether a tap has a source."""
+        found = np.ones((1, 1), np.bool_)
+        for span in self.spans:
+            at = span.source(np.arange(span.n_out)[:, None], np.arange(span.kernel)) >= 0
+            both = found[:, None, :, None] & at[None, :, None, :]
+            found = both.reshape(len(found) * len(at), -1)
+        return found
+
+    @property
     def sources(self) -> Index:
         """(positions, taps), the source position, -1 for none. Of large windows over a large
         picture it takes gigabytes.
@@ -151,7 +163,7 @@ class Windows:
         fits, or none hears anything.
         """
         space, kernel, stride, dilation = self.sizes(below, where)
-        found = []
+        found, n_windows, n_taps = [], 1, 1
         for axis, (n, k, step, apart) in enumerate(
             zip(space, kernel, stride, dilation, strict=True)
         ):
@@ -170,6 +182,8 @@ class Windows:
                     f"{axis} of {below}); what fits is a kernel of at most {largest}, "
                     f'padding={-(-(reach - n) // 2)} or padding="same"'
                 )
+            n_windows, n_taps = n_windows * n_out, n_taps * k
+            check_positions(n_windows, n_taps, where)
             span = Span(n, n_out, k, step, apart, before)
             first, end = span.inside
             if (first == end).all():
@@ -195,6 +209,19 @@ class Windows:
                 f"layer below has {n}"
             )
         return found
+
+
+def check_positions(n_windows: int, n_taps: int, where: str) -> None:
+    """Raise ModelError for more windows, or more of their taps, than arrays of them can have."""
+    for n, most, what in (
+        (n_windows, MOST_POSITIONS, "positions of windows"),
+        (n_windows * n_taps, MOST_EDGES, "taps of windows"),
+    ):
+        if n > most:
+            raise ModelError(
+                f"{where}: {n:,} {what}; there may be {most:,}: give another padding, kernel or "
+                "stride"
+            )
 
 
 def _check(windows: Any, name: str, least: int) -> None:
@@ -240,21 +267,22 @@ def placed(
         raise ModelError(f"{where}: {n:,} synapses; there may be {MOST_EDGES:,}")
     indptr = np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int64)
 
-    def along(sources: Index, found: Any) -> Index:
+    def along(inside: Mask, found: Any) -> Index:
         """Of an array that spreads to (positions, maps, taps, each), what belongs to synapses."""
-        shape = (len(sources), maps, sources.shape[1], each)
-        here = (sources >= 0)[:, None, :, None] & (channels >= 0)[None, :, None, :]
+        here = inside[:, None, :, None] & (channels >= 0)[None, :, None, :]
+        shape = (len(inside), maps, inside.shape[1], each)
         taken: Index = np.broadcast_to(found, shape)[np.broadcast_to(here, shape)]
         return taken
 
     def indices() -> Index:
         sources = taps.sources
-        return along(sources, sources[:, None, :, None] * n_channels + channels[None, :, None, :])
+        found = sources[:, None, :, None] * n_channels + channels[None, :, None, :]
+        return along(sources >= 0, found)
 
     def numbers() -> Index:
-        sources = taps.sources
-        number = np.arange(maps * sources.shape[1] * each).reshape(1, maps, -1, each)
-        return along(sources, number)
+        inside = taps.heard
+        number = np.arange(maps * inside.shape[1] * each).reshape(1, maps, -1, each)
+        return along(inside, number)
 
     if weights is None:
         return Placed((*taps.space, maps), Edges(indptr, indices))

@@ -167,7 +167,7 @@ class SubModels:
                 self.train()
                 self.merge()
         sizes = np.diff(self.bounds)
-        losses = self.losses_of * sizes
+        losses = np.where(sizes > 0, self.losses_of, 0.0) * sizes  # without samples: an old loss
         mine = slice(self.of_group.start, self.of_group.stop)
         self.own_samples = int(sizes[mine].sum())
         self.own_loss = float(losses[mine].sum()) / max(self.own_samples, 1)

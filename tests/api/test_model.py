@@ -1125,3 +1125,4 @@ def test_what_is_installed_for_one_person_is_not_captured(
     assert b"no_such_module_here" not in (tmp_path / "m.horn").read_bytes()
     assert not is_user_file(str(tmp_path / folder / "bought.py"))
     assert is_user_file(str(tmp_path / "own_neurons.py"))
+    assert is_user_file(f"{os.path.dirname(os.__file__)}-course/neurons.py")

@@ -700,3 +700,13 @@ def test_an_engine_that_is_bound_again_has_its_masks():
 
     first, again = alone(strategy, job, body)
     assert first == again
+
+
+def test_the_loss_of_a_sub_model_without_samples_is_not_that_of_an_earlier_batch():
+    def two_batches(engine):
+        engine.step(np.arange(BATCH), iteration=0, first_sample=0)
+        engine.losses_of[0] = np.inf
+        return engine.step(np.arange(2), iteration=1, first_sample=BATCH), engine.own_loss
+
+    found = alone(ParallelDropout(5, keep=0.6), a_job(), two_batches)
+    assert np.isfinite(found).all()
