@@ -393,10 +393,14 @@ class Calls:
             items = [elements(a) for a in args[:n]]
             if not items or any(each is None for each in items):
                 return None
+            if target in (enumerate, zip):
+                self.sequences.check_rounds(min(map(len, items)), node)
             starts = zip(args[n:], node.args[n:], strict=True)
             items += [self.sequences.whole(*each, "start") for each in starts]
         how = {name: self.sequences.whole(*given, name) for name, given in options.items()}
         try:
+            if target in (list, tuple, reversed) and len(items) == 1 and not how:
+                return items[0][:: -1 if target is reversed else 1].raw
             found = target(*items, **how)
             return found if target is range else tuple(found)
         except (TypeError, ValueError) as error:  # range(2, 5, 0), zip(strict=True) of 2 lengths

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from horn.ir import Node, const
 from horn.neuron import of_python
@@ -78,13 +81,35 @@ class Unset:
     why: str
 
 
-def elements(value: Any) -> list[Any] | None:
+@dataclass(frozen=True)
+class Elements(Sequence[Any]):
+    """The elements of a sequence as values of the run, each made when it is asked for."""
+
+    raw: Any  # a tuple, a list, a range or an array
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(wrap, self.raw.tolist() if isinstance(self.raw, np.ndarray) else self.raw)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The element at a place; of a slice its elements."""
+        if isinstance(index, slice):
+            return Elements(self.raw[index])
+        if isinstance(self.raw, np.ndarray):
+            return wrap(self.raw[[index]].tolist()[0])
+        return wrap(self.raw[index])
+
+
+def elements(value: Any) -> Elements | None:
     """The elements of a sequence known at compile time (a tuple, a list, a range), or None."""
+    if isinstance(value, np.ndarray):
+        value = np.asarray(value)  # a row of a matrix has one axis less, too
+        return Elements(value) if value.ndim else None
     if hasattr(value, "shape") and hasattr(value, "tolist"):
         value = value.tolist()
-    if not isinstance(value, (tuple, list, range)):
-        return None
-    return [wrap(each) for each in value]
+    return Elements(value) if isinstance(value, (tuple, list, range)) else None
 
 
 def wrap(value: Any) -> Any:

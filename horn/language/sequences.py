@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from horn.ir import Node, Op
 from horn.language.expressions import Expressions
 from horn.language.names import Names
-from horn.language.references import MessagesRef, elements
+from horn.language.references import Elements, MessagesRef, elements
 from horn.language.scope import NO_DICT, Scope
 
 #: The most rounds of one method's loops over constants: each becomes separate operations.
@@ -71,7 +71,7 @@ class Sequences:
             f"{ast.unparse(node.value)!r} is {said}",
         )
 
-    def sliced(self, items: list[Any], node: ast.Slice) -> tuple[Any, ...]:
+    def sliced(self, items: Elements, node: ast.Slice) -> Any:
         """A slice of a tuple, as taps[1:3]; its ends are known at compile time."""
         ends = [
             None if each is None else self.whole(self.expressions.value(each), each, "a slice")
@@ -79,7 +79,7 @@ class Sequences:
         ]
         if ends[2] == 0:
             self.scope.fail(node, "the step of a slice is 0; write 1, or -1 for the other way")
-        return tuple(items[slice(*ends)])
+        return items[slice(*ends)].raw
 
     def rounds(self, value: Any, node: ast.AST) -> Iterator[Any] | None:
         """The elements that a loop over constants goes through; each is a round of its own."""
@@ -87,15 +87,19 @@ class Sequences:
         if found is None:
             return None
         self.n_rounds += len(found)
-        if self.n_rounds > MAX_ROUNDS:
+        self.check_rounds(self.n_rounds, node)
+        return self._one_by_one(found)
+
+    def check_rounds(self, n_rounds: int, node: ast.AST) -> None:
+        """Fail where loops over constants have more rounds than a neuron may have."""
+        if n_rounds > MAX_ROUNDS:
             self.scope.fail(
                 node,
                 f"loops over constants are written out, round by round, and these are "
-                f"{self.n_rounds} rounds; a neuron may have {MAX_ROUNDS}",
+                f"{n_rounds} rounds; a neuron may have {MAX_ROUNDS}",
             )
-        return self._one_by_one(found)
 
-    def _one_by_one(self, items: list[Any]) -> Iterator[Any]:
+    def _one_by_one(self, items: Iterable[Any]) -> Iterator[Any]:
         outer = self.scope.rounds
         try:
             for number, item in enumerate(items):

@@ -12,8 +12,9 @@ import pytest
 import horn
 from horn import ir
 from horn.errors import CompileError
+from horn.language import references
 from horn.language.parse import forward as parse_forward
-from tests.language.texts import context, module, source
+from tests.language.texts import context, forward, module, source
 from tests.parity.test_compiled_equals_interpreted import compare
 
 BEFORE = """
@@ -361,3 +362,32 @@ def test_what_only_a_lambda_cannot_have_a_def_may():
             self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
 
     assert parse_forward(context(N, activation=horn.Activation("bent", bent))).output is not None
+
+
+LONG = "LONG = tuple(float(k) for k in range(2000))\nARRAY = np.arange(2000.0)\n"
+OF_LONG = {
+    "LONG[3] + ARRAY[-1] + range(2000)[5]": 3.0 + 1999.0 + 5.0,
+    "len(LONG) + len(ARRAY) + len(range(2000))": 6000.0,
+    "reversed(LONG)[0] + list(ARRAY)[4] + ARRAY[10:][0]": 1999.0 + 4.0 + 10.0,
+    "sum(LONG[1:3]) + sum(k for k in ARRAY[:3])": 6.0,
+    "sum(k for k in range(2000))": None,
+    "len(enumerate(LONG))": None,
+    "len(zip(LONG, ARRAY))": None,
+}
+
+
+@pytest.mark.parametrize("text, found", OF_LONG.items())
+def test_of_a_long_sequence_only_what_is_asked_is_read(text, found, tmp_path, monkeypatch):
+    made, wrap = [], references.wrap
+    monkeypatch.setattr(references, "wrap", lambda value: made.append(value) or wrap(value))
+    body = f"""
+    def forward(self, messages):
+        self.feedforward(sum(m.input for m in messages) + ({text}))
+    """
+    cls = module(tmp_path, source(body, LONG)).N
+    if found is None:
+        with pytest.raises(CompileError, match="these are 2000 rounds; a neuron may have 1000"):
+            forward(cls)
+    else:
+        assert ir.const(found) in forward(cls).output.args
+    assert len(made) < 20
