@@ -11,6 +11,7 @@ from horn.autodiff.tape import Traced, adjoints, below, number
 from horn.interpreter.calls import Call
 from horn.interpreter.layers import Stage, backward_message
 from horn.interpreter.passes import (
+    Chain,
     DeltaNumbers,
     Fired,
     Gradients,
@@ -38,7 +39,7 @@ def begun(
             [[{} for _ in range(stage.layer.size)] for stage in stages],
             is_apart=last.tells_inputs_apart,
             last=last.index,
-            later=() if then is None else (then, *then.later),
+            later=() if then is None else Chain(then, then.later),
         )
         for _, then in zip(samples, after, strict=True)
     ]

@@ -489,14 +489,19 @@ class Engine:
         """
         assert self._data is not None
         n_steps = {k: self._n_steps(self._data, rows[k]) for k in these}
+        mean_steps = self._mean_steps(self._data, rows)
+        read = {k: self._by_step(int(rows[k]), n_steps[k]) for k in these}
         latest = dict(zip(these, earlier, strict=False))
         in_time = list[dict[int, Sample]]()  # for each step the samples that have it
         for t in range(max(n_steps.values())):
             here = [k for k in these if t < n_steps[k]]
             before = [latest[k] for k in here if k in latest]
             made = self._forward(
-                rows, here, iteration, first_sample, memory, states, silent, t, before
-            )
+                rows, {k: read[k][t] for k in here}, iteration, first_sample, memory, states,
+                silent, t, before,
+            )  # fmt: skip
+            for sample in made:
+                sample.mean_steps = mean_steps
             in_time.append(dict(zip(here, made, strict=True)))
             latest |= in_time[-1]
         self._go_through(in_time, memory)
@@ -519,20 +524,25 @@ class Engine:
                 )  # fmt: skip
         return [latest[k] for k in these], [later[k] for k in these]
 
+    def _by_step(self, row: int, n_steps: int) -> list[tuple[Sequence[float], SampleTargets]]:
+        """The features and the targets of a sample at each step."""
+        assert self._data is not None
+        x, targets = self._read(self._data, row)
+        return [*zip(self._steps(x), by_step(self.network, targets, n_steps), strict=False)]
+
     def _forward(
-        self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,
-        memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
-        step: int, before: Sequence[Sample],
+        self, rows: Array, these: Mapping[int, tuple[Sequence[float], SampleTargets]],
+        iteration: int, first_sample: int, memory: LearnedNumbers, states: Numbers,
+        silent: dict[tuple[int, int], int], step: int, before: Sequence[Sample],
     ) -> list[Sample]:  # fmt: skip
-        """Run some samples of a batch forward at one step."""
+        """Run some samples of a batch forward at one step. these : by place in the batch, what
+        each has at the step."""
         assert self._data is not None
         xs, moments, targets = [], [], []
         keep = self.network.layers[0].keep
         lr = self.optimizer.rate(iteration) if self.optimizer is not None else 0.0
-        for k in these:
-            whole, wanted = self._read(self._data, int(rows[k]))
-            n_steps = self._n_steps(self._data, rows[k])
-            x, target = list(self._steps(whole)[step]), by_step(self.network, wanted, n_steps)[step]
+        for k, (here, target) in these.items():
+            x = list(here)
             number_of = first_sample + k + (step << 32)
             moment = Moment(self.network.seed, True, iteration, number_of, lr, int(rows[k]))
             if keep < 1.0:
@@ -546,10 +556,9 @@ class Engine:
         samples = passes.forward(
             self.stages, xs, moments, memory, states, targets, before, self._levels[0]
         )
-        mean_steps = self._mean_steps(self._data, rows)
         silent_inputs = frozenset(o for layer, o in silent if not layer)
         for sample, k in zip(samples, these, strict=True):
-            sample.weight, sample.mean_steps = self._data.weight_of(int(rows[k]), step), mean_steps
+            sample.weight = self._data.weight_of(int(rows[k]), step)
             sample.silent_inputs = silent_inputs
         return samples
 

@@ -4,10 +4,11 @@ in turn. The way back is in ``backward.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import nan
-from typing import Any
+from typing import Any, TypeVar
 
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, below, extreme, foremost, is_number, make, number
@@ -17,6 +18,7 @@ from horn.interpreter.calls import PARTLY, Call, Heard, Moment, Question, Questi
 from horn.interpreter.layers import Stage, Wire, forward_message
 from horn.neuron import WEIGHT
 
+T = TypeVar("T")
 Numbers = dict[str, list[float]]  # arrays by name, flat
 DeltaNumbers = dict[str, dict[str, float]]  # d loss / d sum, by names of input and weight
 
@@ -64,6 +66,29 @@ class Fired:
         """The values fed forward and the States, each with its derivative of the loss."""
         fed = self.call.fed.args[0] if self.is_judged_raw else self.call.fed
         return [(fed, flow), *((self.call.kept[n], d) for n, d in of_states.items())]
+
+
+class Chain(Sequence[T]):
+    """The steps before one, or after it, the nearest first. It shares those of the nearest one."""
+
+    def __init__(self, nearest: T, others: Sequence[T]) -> None:
+        self._nearest, self._others, self._n = nearest, others, 1 + len(others)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[T]:
+        at: Sequence[T] = self
+        while isinstance(at, Chain):
+            yield at._nearest
+            at = at._others
+        yield from at
+
+    def __getitem__(self, index: Any) -> Any:
+        """The step at a place from 0; of a slice a tuple."""
+        if isinstance(index, slice):
+            return tuple(islice(self, *index.indices(self._n)))
+        return next(islice(self, index, None))
 
 
 @dataclass
@@ -132,12 +157,14 @@ class Gradients:
 
     def along(self, wire: Wire) -> tuple[float, dict[str, float]]:
         """The gradient along a wire and the receiver's deltas, at the step that it delivers to."""
-        there: Sequence[Gradients] = (self,)
+        there = self
         if wire.is_reversed:
-            there = self.sequence[len(self.later) :]
+            there = self.sequence[len(self.later)]
+        elif wire.delay > len(self.later):
+            return 0.0, {}
         elif wire.delay:
-            there = self.later[wire.delay - 1 :]
-        return there[0].arrived.get(wire, (0.0, {})) if there else (0.0, {})
+            there = self.later[wire.delay - 1]
+        return there.arrived.get(wire, (0.0, {}))
 
 
 def forward(
@@ -160,7 +187,7 @@ def forward(
     ]
     for sample, earlier in zip(samples, before, strict=False):
         sample.states = {name: list(values) for name, values in earlier.states.items()}
-        sample.past = (earlier, *earlier.past)
+        sample.past = Chain(earlier, earlier.past)
     for sample in samples:
         sample.sent += [[] for _ in stages[1:]]
         sample.fired = [[] for _ in stages]
@@ -287,8 +314,9 @@ def _heard(wire: Wire, sample: Sample) -> float:
         return ahead.sent[wire.source_layer][wire.source]
     if not wire.delay:
         return sample.sent[wire.source_layer][wire.source]
-    there = sample.past[wire.delay - 1 :]
-    return there[0].sent[wire.source_layer][wire.source] if there else 0.0
+    if wire.delay > len(sample.past):
+        return 0.0
+    return sample.past[wire.delay - 1].sent[wire.source_layer][wire.source]
 
 
 @dataclass

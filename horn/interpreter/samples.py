@@ -26,8 +26,8 @@ def by_step(network: Network, targets: SampleTargets, steps: int) -> list[Sample
     for index, target in targets.items():
         layer = network.layers[index]
         for t, at in enumerate(found):
-            own = slice(t * layer.size, (t + 1) * layer.size) if layer.each_step else slice(None)
-            at[index] = target[own]
+            own = slice(t * layer.size, (t + 1) * layer.size)
+            at[index] = target[own] if layer.each_step else target
     return found
 
 

@@ -305,7 +305,7 @@ class BrokenBatch:
                                    self._wanted(row, t))  # fmt: skip
             sample.fired = [[] for _ in network.layers]
             if before is not None:
-                sample.past = (before, *before.past)
+                sample.past = passes.Chain(before, before.past)
             found.append(sample)
             before = sample
         for sample in found:

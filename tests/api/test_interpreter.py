@@ -9,7 +9,9 @@ import pytest
 
 import horn
 from horn.autodiff.tape import Traced
-from horn.interpreter import layerwise, neuron_kinds
+from horn.backends import Setup, make
+from horn.interpreter import engine as engine_of_python
+from horn.interpreter import layerwise, neuron_kinds, passes
 from horn.interpreter.calls import Call
 from tests.api.interpreted import (
     Conditional,
@@ -275,3 +277,24 @@ def test_walks_of_methods_leave_breakpoint_as_it_was_in_whatever_order_they_end(
     next(first), next(second)
     assert len(list(first)) == len(list(second)) == 1
     assert sys.breakpointhook is before
+
+
+def test_a_sequence_is_read_once_and_its_steps_share_those_before(monkeypatch):
+    read, read_sample = [], engine_of_python.read_sample
+    monkeypatch.setattr(
+        engine_of_python, "read_sample", lambda *args: read.append(args) or read_sample(*args)
+    )
+    net = horn.Network(seed=1)
+    net.input(1, steps=30)
+    hidden = net.layer(1)
+    net.output(1, inputs={"now": hidden, "then": horn.Delayed(hidden, 2)}, loss="squared_error")
+    data = horn.data.Dataset(np.ones((2, 30)), np.ones((2, 1)), shape=(30, 1))
+    made = make("python", Setup(net, horn.SGD(0.01), "labels", 2, "float64", 1))
+    made.bind(data)
+    made.step(np.arange(2), iteration=0, first_sample=0)
+    assert len(read) == 2
+    last, gradients = made.observe(np.arange(2), 0, iteration=1, first_sample=2)
+    assert len(last.past) == len(gradients.later) == 29
+    assert last.past[0].past[0] is last.past[1] is last.past[:2][1]
+    assert [*last.past[0].past] == [*last.past][1:]
+    assert isinstance(last.past, passes.Chain) and isinstance(gradients.later, passes.Chain)
