@@ -220,7 +220,7 @@ class Heard(Message):
         )
 
 
-PARTLY = (
+NOT_BY_ALL = (
     "is asked by some neurons or samples only, or not in the same order by all: compute it before "
     "the if"
 )
@@ -529,7 +529,7 @@ class Call:
             found = self.answers[self.turn]
             self.turn += 1
             if (found.word, found.over) != (word, over):
-                raise user_text.error(f"self.{word} {PARTLY}")
+                raise user_text.error(f"self.{word} {NOT_BY_ALL}")
             return found.value
         raise QuestionAsked(asked)
 

@@ -241,8 +241,8 @@ class Translator:
         method of the user's runs when it is made, and inside it the user's name means the copy."""
         if cls is Neuron:
             return _Running
-        of_python = cls.__module__.partition(".")[0] in sys.stdlib_module_names
-        if cls is object or (of_python and not issubclass(cls, Neuron)):
+        is_pythons = cls.__module__.partition(".")[0] in sys.stdlib_module_names
+        if cls is object or (is_pythons and not issubclass(cls, Neuron)):
             return cls
         if cls not in self._classes:
             own = {k: v for k, v in vars(cls).items() if not isinstance(v, _OF_INSTANCES)}

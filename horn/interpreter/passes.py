@@ -14,7 +14,7 @@ from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, below, extreme, foremost, is_number, make, number
 from horn.errors import HornError, ModelError
 from horn.interpreter import layerwise
-from horn.interpreter.calls import PARTLY, Call, Heard, Moment, Question, QuestionAsked
+from horn.interpreter.calls import NOT_BY_ALL, Call, Heard, Moment, Question, QuestionAsked
 from horn.interpreter.layers import Stage, Wire, forward_message
 from horn.neuron import WEIGHT
 
@@ -253,7 +253,7 @@ def _fire_all(stage: Stage, samples: Sequence[Sample], memory: LearnedNumbers) -
         same = all((q.word, q.over) == (first.word, first.over) for q in asked_all)
         if not same or len(asked_all) < len(samples) * stage.layer.size:
             method: Any = stage.cls.forward
-            raise user_text.error_at(method, f"self.{first.word} {PARTLY}")
+            raise user_text.error_at(method, f"self.{first.word} {NOT_BY_ALL}")
         for places in stage.asking(first.over, len(samples)):
             replies = statistic(first.word, [found[k][o].value for k, o in places])
             for (k, o), value in zip(places, replies, strict=True):
