@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import dis
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import takewhile
 from types import CellType, CodeType, ModuleType
@@ -53,78 +53,6 @@ NO_WEIGHT = ("input", "delta", "gradient", "index", "previous_update", *DRAWS)
 #: How often a draw is made anew: the first two belong to one sample.
 PERIODS = ("sample", "sequence", "batch", "run")
 OF_A_SAMPLE = PERIODS[:2]
-DRAWN_AGAIN = (
-    "this draw is made a second time, and would give the same number again: a draw is known by its "
-    "place in the text; write each draw on its own. Of two places one may be taken for the other, "
-    "as there are 32,768: write it on another line"
-)
-
-
-def wrong_draw(word: str, values: Sequence[float]) -> str:
-    """The error message of a draw with numbers outside of its domain, "" for those inside."""
-    if word == "bernoulli" and not 0.0 <= values[0] <= 1.0:
-        return f"bernoulli takes a probability, from 0 to 1; got {values[0]:g}"
-    if word == "normal" and not values[1] >= 0.0:
-        return f"normal takes a mean and a standard deviation from 0; got std={values[1]:g}"
-    if word == "uniform" and not values[0] <= values[1]:
-        return f"uniform takes low and high, in this order; got {values[0]:g} and {values[1]:g}"
-    return ""
-
-
-def no_statistic(word: str, over: object) -> str:
-    """The error message of ``self.word(x, over=over)``, where there is no such statistic.
-    over : None where it is not said.
-    """
-    if over is None:
-        known = " or ".join(f'over="{each}"' for each, has in STATISTICS.items() if word in has)
-        return f"self.{word}(x) does not say over which numbers: add {known}"
-    there = "; ".join(f'over="{known}": {", ".join(words)}' for known, words in STATISTICS.items())
-    return f"self.{word} is over {over!r}; there are {there}"
-
-
-def no_word(word: str) -> str:
-    """The error message of ``self.word(x, over=over)`` with other arguments than it has."""
-    known = " or ".join(f'over="{each}"' for each in STATISTICS)
-    more = "" if word in ("mean", "var") else "; running= is of self.mean and self.var"
-    return f"self.{word} takes a number, and {known}{more}"
-
-
-def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
-    """The error message of ``messages.name``. of : the input whose messages were asked."""
-    if of:
-        return f"messages.{of} has no {name!r}: loop over it, or ask len(messages.{of})"
-    if kind != "forward":
-        return (
-            f"messages.{name}: in {kind} messages come from the receivers and have no names; loop "
-            "over them (for m in messages)"
-        )
-    there = ", ".join(f"messages.{each}" for each in known)
-    if name in ("sum", "prod", "max", "min", "mean") and name not in known:
-        what = "sum" if name == "mean" else name
-        share = " / len(messages)" if name == "mean" else ""
-        return f"messages.{name}: write  {what}(m.input * m.weight for m in messages){share}"
-    if name in ("input", "weight"):
-        return f"messages.{name}: ask each message, as sum(m.input * m.weight for m in messages)"
-    has = f"its inputs are {there}" if there else "its inputs have no names"
-    return (
-        f"messages has no {name!r}: {has}; give the layer one, as net.layer(..., "
-        f'inputs={{"{name}": a_layer}}), or loop over all messages (for m in messages)'
-    )
-
-
-NO_ARGMIN = 'there is no self.argmin: write self.argmax(-x, over="layer")'
-NO_TARGET = (
-    "only output neurons have one, and this layer is hidden: give it the label as an input of its "
-    'own, net.input(n, name="label"), or make it an output, net.output(..., loss=...)'
-)
-ONE_STEP = (
-    'recompute="sqrt" computes steps again, and what synapses remember of each sample '
-    "(horn.SynapseState) has one step where a neuron pushes in forward; train without it"
-)
-NO_CHANNELS = (
-    'over="channel" is over all positions of a channel, and this layer has no positions: give it '
-    'a shape, as net.layer((8, 8, 4)), or connect it through windows; over="layer" asks all neurons'
-)
 
 
 @mistakes.teaches
@@ -440,14 +368,6 @@ def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
 def carried(cls: type[Neuron]) -> tuple[str, ...]:
     """The States that each sequence carries by itself: gradients flow through them."""
     return tuple(name for name, state in declared(cls, State).items() if state.per == "sample")
-
-
-def twice(name: str) -> str:
-    """The error message of a second assignment."""
-    return (
-        f'self.{name} is a State(per="sample") and is assigned a second time on this path: the '
-        "next step begins with one value; compute in a variable and assign once"
-    )
 
 
 def weights_of(cls: type[Neuron]) -> dict[str, Weight]:

@@ -21,7 +21,7 @@ RANKS = [
      "activations", "losses", "initializers", "schedules", "aggregates", "sweep",
      "autodiff"},
     {"coordination", "wire", "neuron", "delays", "optimizers", "callbacks"},
-    {"transport", "neurons", "layers", "ir"},
+    {"transport", "neurons", "layers", "ir", "refusals"},
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
     {"initial", "language", "metrics", "model_inputs", "program"},

@@ -18,12 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from horn import refusals
 from horn.compiler.fusion import fused, told_in_place
 from horn.compiler.parts import Sums
 from horn.errors import CompileError
 from horn.ir import const
 from horn.network import Network
-from horn.neuron import OF_A_SAMPLE, ONE_STEP
+from horn.neuron import (
+    OF_A_SAMPLE,
+)
 from horn.program import (
     AllSteps,
     BatchSum,
@@ -130,7 +133,7 @@ class Arrangement:
                 "(horn.Reversed) needs all of it; train without it"
             )
         if any(buffer.role == "carried" for buffer in self.buffers.values()):
-            raise CompileError(ONE_STEP)
+            raise CompileError(refusals.ONE_STEP)
         (run, _), (other, _) = forward[0], backward[0]
         behind = grouped((AllSteps, False, run.behind), (Repeat, False, run.tallies))
         steps = [*self.phases["judge"]]

@@ -13,16 +13,13 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Never, NoReturn
 
-from horn import random
+from horn import random, refusals
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, is_number, listening, number
 from horn.mistakes import suggest
 from horn.neuron import (
-    DRAWN_AGAIN,
     DRAWS,
     MESSAGE_FIELDS,
-    NO_ARGMIN,
-    NO_CHANNELS,
     OF_A_SAMPLE,
     PERIODS,
     READABLE,
@@ -31,11 +28,6 @@ from horn.neuron import (
     WEIGHT,
     Neuron,
     Synapse,
-    no_input,
-    no_statistic,
-    no_word,
-    twice,
-    wrong_draw,
 )
 
 
@@ -65,7 +57,7 @@ def drawn_for(
 
 def _check_draw(kind: str, args: tuple[Any, ...]) -> None:
     """Raise CompileError for a draw with constants outside of its domain."""
-    if not any(isinstance(a, Traced) for a in args) and (wrong := wrong_draw(kind, args)):
+    if not any(isinstance(a, Traced) for a in args) and (wrong := refusals.wrong_draw(kind, args)):
         raise user_text.error(wrong)
 
 
@@ -99,8 +91,7 @@ class DeltaByWeight:
         if name.startswith("__"):
             raise AttributeError(name)
         raise user_text.error(
-            f"m.delta.{name} would be the delta of the sum of m.input * m.{name}; the receivers "
-            f"have {', '.join(f'm.delta.{each}' for each in vars(self))}"
+            refusals.no_delta(name, ", ".join(f"m.delta.{each}" for each in vars(self)))
         )
 
     def _no_number(self, *_: Any) -> NoReturn:
@@ -167,19 +158,12 @@ class Message(Synapse):
                 f"Fields: {known}"
             )
         if self._kind == "forward" and name in MESSAGE_FIELDS["backward"]:
-            raise user_text.error(
-                f"in forward a message has no {name!r} yet: it comes in backward. Fields: {known}"
-            )
-        raise user_text.error(
-            f"message has no field {name!r}. {suggest(name, fields, did='Did')}Fields: {known}"
-        )
+            raise user_text.error(refusals.not_yet(name, known))
+        raise user_text.error(refusals.no_field(name, suggest(name, fields, did="Did"), known))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._traces:
-            raise user_text.error(
-                f"m.{name} cannot be assigned: a weight changes by self.push(...); a number that "
-                "each synapse remembers is declared in the class: trace = horn.SynapseState(0.0)"
-            )
+            raise user_text.error(refusals.not_assigned(name))
         if not is_number(value):
             raise user_text.error(f"m.{name} is a SynapseState and holds a number, got {value!r}")
         if self not in self._host.current:
@@ -258,10 +242,7 @@ class ReceivedMessages:
     def __iter__(self) -> Iterator[Message]:
         current = self._call.current
         if current and not self._call.neuron.interpreted:
-            raise user_text.error(
-                "a loop inside the loop over messages is not in the neuron language: compute it "
-                "before, in a loop of its own"
-            )
+            raise user_text.error(refusals.LOOP_IN_LOOP)
         self._call.read = True
         current.append(None)
         try:
@@ -273,10 +254,7 @@ class ReceivedMessages:
 
     def __getitem__(self, index: Any) -> Any:
         if not self._call.neuron.interpreted:
-            raise user_text.error(
-                "a neuron sees one message at a time and in no fixed order; loop over them (for "
-                "m in messages) instead of indexing"
-            )
+            raise user_text.error(refusals.NO_ORDER)
         self._call.read = True
         return self._items[index]
 
@@ -286,7 +264,7 @@ class ReceivedMessages:
         call, names = self._call, vars(self._call.neuron)["_inputs"]
         if name in names and call.kind == "forward" and not self._of_input:
             return ReceivedMessages(call, [m for m in self._items if m._of_input == name], name)
-        raise user_text.error(no_input(name, names, call.kind, self._of_input))
+        raise user_text.error(refusals.no_input(name, names, call.kind, self._of_input))
 
 
 class Call:
@@ -402,14 +380,12 @@ class Call:
             raise user_text.error(message._no_push)
         if to is None and len(has) > 1:
             named = " or ".join(f'to="{name}"' for name in has)
-            raise user_text.error(f"a message has several weights; say which: push(..., {named})")
+            raise user_text.error(refusals.which_weight(named))
         pushed = self.pushed.setdefault(
             to or (has[0] if self.kind == "forward" and has else ""), {}
         )
         if id(message) in pushed:
-            raise user_text.error(
-                "push is called a second time for the same message; push exactly once per message"
-            )
+            raise user_text.error(refusals.PUSHED_TWICE)
         pushed[id(message)] = gradient
 
     def _push_to(self, to: str, gradient: Any, message: Message | None) -> None:
@@ -417,10 +393,7 @@ class Call:
         names = vars(self.neuron)["_parameters"]
         if to not in names:
             if message is None and to in vars(self.neuron)["_weights"]:
-                raise user_text.error(
-                    f'push(..., to="{to}") is for each message: call it inside the loop over '
-                    "messages"
-                )
+                raise user_text.error(refusals.pushed_outside(to))
             if message is not None and message._weights != (WEIGHT,):
                 raise user_text.error(
                     f"there is no Weight or Parameter {to!r}; weights of this message: "
@@ -432,16 +405,11 @@ class Call:
                 f"{suggest(str(to), names, did='Did')}Parameters: {known}"
             )
         if self.kind == "forward":
-            raise user_text.error(f'push(..., to="{to}") belongs in backward')
+            raise user_text.error(refusals.pushed_forward(to))
         if self.current:
-            raise user_text.error(
-                f'push(..., to="{to}") stands inside the loop over messages; sum up in a variable '
-                "and push once after the loop"
-            )
+            raise user_text.error(refusals.pushed_in_loop(to))
         if to in self.pushed_to:
-            raise user_text.error(
-                f'push(..., to="{to}") is called a second time; once on every path'
-            )
+            raise user_text.error(refusals.pushed_again(to))
         self.pushed_to[to] = gradient
 
     def draw(self, neuron: Neuron, kind: str, args: tuple[Any, ...], per: str) -> Any:
@@ -455,7 +423,7 @@ class Call:
         whose = None if message is None else message._identity
         where = (user_text.draw_site(self.code), source, per, whose)
         if where in self.sites:
-            raise user_text.error(DRAWN_AGAIN)
+            raise user_text.error(refusals.DRAWN_AGAIN)
         self.sites.add(where)
         moment = self.moment
         sample = moment.number_of(per)
@@ -486,19 +454,17 @@ class Call:
         arguments that it does not have.
         """
         if others:
-            raise user_text.error(no_word(word))
+            raise user_text.error(refusals.no_word(word))
         value = self._number(value, f"self.{word}")
         if over not in STATISTICS or word not in STATISTICS[over]:
-            raise user_text.error(no_statistic(word, over))
+            raise user_text.error(refusals.no_statistic(word, over))
         if self.kind != "forward":
-            raise user_text.error(f"self.{word} asks the {over}: that is for forward")
+            raise user_text.error(refusals.asked_backward(word, over))
         if self.current:
-            raise user_text.error(
-                f"self.{word} asks the {over} inside the loop over messages; ask once"
-            )
+            raise user_text.error(refusals.asked_in_loop(word, over))
         own = vars(neuron)
         if over == "channel" and not own["_positions"]:
-            raise user_text.error(NO_CHANNELS)
+            raise user_text.error(refusals.NO_CHANNELS)
         if running is not None and (over != "batch" or running not in own["_states"]):
             raise user_text.error(
                 f"running={running!r}: the name of a State of {type(neuron).__name__}, with "
@@ -506,11 +472,7 @@ class Call:
             )
         if over == "batch" and not self.moment.training:
             if running is None:
-                raise user_text.error(
-                    "at prediction there is no batch; keep the number in a State, which follows "
-                    'it in training:  average = horn.State(0.0)  and  running="average", or ask  '
-                    "if self.training:"
-                )
+                raise user_text.error(refusals.NO_BATCH)
             return own[running]
         found = self._answer(word, value, over)
         if running is not None:
@@ -537,15 +499,11 @@ class Call:
 
     def _belongs(self, word: str, kind: str, before: Any) -> None:
         if self.kind != kind:
-            raise user_text.error(f"self.{word} belongs in {kind}, not in {self.kind}")
+            raise user_text.error(refusals.wrong_method(word, kind, self.kind))
         if self.current:
-            raise user_text.error(
-                f"self.{word} is called inside the loop over messages; call it once, after the loop"
-            )
+            raise user_text.error(refusals.called_in_loop(word))
         if before is not None:
-            raise user_text.error(
-                f"self.{word} is called a second time; call it exactly once on every path"
-            )
+            raise user_text.error(refusals.called_twice(word))
 
     def _number(self, value: Any, what: str) -> Any:
         if not is_number(value):
@@ -572,7 +530,7 @@ class Guard:
         if name.startswith("__"):
             raise AttributeError(name)
         if name == "output":
-            raise user_text.error("self.output is read before self.feedforward(...) has set it")
+            raise user_text.error(refusals.NO_OUTPUT)
         if name == "activation":
             raise user_text.error("self.activation is not set")
         if name == "target":
@@ -587,7 +545,7 @@ class Guard:
                 "horn.State"
             )
         if name == "argmin":
-            raise user_text.error(NO_ARGMIN)
+            raise user_text.error(refusals.NO_ARGMIN)
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         raise user_text.error(
             f"{cls.__name__} has no {name!r}. {suggest(name, [*known, *READABLE], did='Did')}"
@@ -599,37 +557,22 @@ class Guard:
         host = own.get("_host")
         if name in own["_states"] and host is not None:
             if host.current:
-                raise user_text.error(
-                    f"self.{name} is set inside the loop over messages, so its value depends on "
-                    "their order; sum up in a variable "
-                    f"and set it after the loop"
-                )
+                raise user_text.error(refusals.state_in_loop(name))
             if not is_number(value):
                 raise user_text.error(f"self.{name} is a State and holds a number, got {value!r}")
             if name in own["_carried"]:
                 if name in host.assigned:
-                    raise user_text.error(twice(name))
+                    raise user_text.error(refusals.set_twice(name))
                 host.assigned.add(name)
             own[name] = value
             return
         if name in own["_weights"] and name != WEIGHT:
-            problem = (
-                f"self.{name} is a Weight: it is learned, not assigned, and each synapse has its "
-                f'own; a local rule changes it by self.push(..., to="{name}")'
-            )
+            problem = refusals.weight_assigned(name)
         elif name in own["_parameters"]:
-            problem = (
-                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
-                "set yourself declare  "
-                f"{name} = horn.State(0.0)"
-            )
+            problem = refusals.parameter_assigned(name)
         elif name in READABLE or name in DRAWS:
             word = "call self.feedforward(value)" if name == "output" else "it is read-only"
             problem = f"self.{name} cannot be assigned: {word}"
         else:
-            problem = (
-                f"self.{name} is not declared; a value that a neuron keeps is a State: write  "
-                f"{name} = horn.State(0.0)  in "
-                f"{type(self).__name__}, or use a plain variable"
-            )
+            problem = refusals.not_declared(name, type(self).__name__)
         raise user_text.error(problem)

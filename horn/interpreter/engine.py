@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import backends, metrics, random
+from horn import backends, metrics, random, refusals
 from horn.autodiff import user_text
 from horn.autodiff.tape import number
 from horn.backends import Setup
@@ -33,7 +33,6 @@ from horn.interpreter.samples import (
 )
 from horn.ir import formulas
 from horn.ir.tracing import REMEDY
-from horn.neuron import ONE_STEP
 from horn.optimizers import Direct, Optimizer, no_previous
 
 Array = np.ndarray[Any, Any]
@@ -85,7 +84,7 @@ class Engine:
         for stage in self.stages:
             stage.check()
             if setup.recompute and stage.pushes_and_remembers:
-                raise CompileError(ONE_STEP)
+                raise CompileError(refusals.ONE_STEP)
         self._levels = self._by_reversals()
         judged = self.network.judged if setup.target is not None else ()
         self._losses = {

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from horn import math
+from horn import math, refusals
 from horn.activations import Activation
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, derivative, extreme, foremost, is_number, make
@@ -276,11 +276,7 @@ class _Derived(Activation):
 
     def derivative(self, y: Any) -> Any:
         if self.df is None:
-            raise user_text.error(
-                f"activation {self.name!r} has no derivative of its output; use "
-                "self.activation.derivative_at(z) with the summed "
-                f"input z"
-            )
+            raise user_text.error(refusals.no_derivative(self.name))
         return self.df(y)
 
     def derivative_at(self, z: Any) -> Any:

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
+from horn import refusals
 from horn.activations import softmax
 from horn.autodiff import user_text
 from horn.autodiff.tape import Nobody, Traced, below, observing
@@ -81,10 +82,7 @@ class Stage:
         for kind in ("forward", "backward"):
             method = inspect.getattr_static(layer.neuron, kind, None)
             if method is not None and not isinstance(method, FunctionType):
-                raise ModelError(
-                    f"{layer.neuron.__name__}.{kind} must be a plain method: "
-                    f"def {kind}(self, messages)"
-                )
+                raise ModelError(refusals.no_method(layer.neuron.__name__, kind))
         self.cls: type[Neuron] = translator.neuron(layer.neuron)
         self.activation = translator.activation(layer.activation)
         self.neurons = [self._neuron(o) for o in range(layer.size)]
@@ -407,10 +405,7 @@ def _previous(
     fields: dict[str, Any], previous: float | str, weights: Container[str]
 ) -> dict[str, str]:
     if WEIGHT not in weights:
-        return {
-            "previous_update": "m.previous_update is of m.weight; a neuron that declares Weights "
-            "keeps what it needs of each synapse in a horn.SynapseState"
-        }
+        return {"previous_update": refusals.NO_PREVIOUS_UPDATE}
     if isinstance(previous, str):
         return {"previous_update": previous}
     fields["previous_update"] = Traced(previous, "previous_update")

@@ -24,6 +24,7 @@ from horn.autodiff.tape import (
     make,
     observing,
 )
+from horn.interpreter.paths import Path, paths
 
 PARTLY = (
     "is of the whole layer, but stands where only some of its neurons come: compute it before the "
@@ -35,10 +36,6 @@ _FOLDS: dict[str, Callable[[list[Any]], Any]] = {
     "sum": lambda values: sum(values, 0.0), "prod": python_math.prod,
     "max": lambda values: extreme(max, values), "min": lambda values: extreme(min, values),
 }  # fmt: skip
-
-
-# The most paths of a function that are looked at, and the most comparisons that are turned on each.
-MOST_PATHS, MOST_TURNS = 256, 24
 
 
 class _Truth(Traced):
@@ -158,21 +155,11 @@ def _is_same_on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _L
 def _on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _Layer) -> list[Any]:
     """The results of f for a neuron on its path, and with each of its comparisons turned around."""
     found: list[Any] = []
-    pending: list[list[bool]] = [[]]
-    while pending and len(found) < MOST_PATHS:
-        script, outcomes = pending.pop(), list[bool]()
+    for path in paths():
 
-        def turn(
-            outcome: bool,
-            operands: tuple[Any, ...],
-            script: list[bool] = script,
-            outcomes: list[bool] = outcomes,
-        ) -> bool:
+        def turn(outcome: bool, operands: tuple[Any, ...], path: Path = path) -> bool:
             varies = _varies(*operands)
-            if varies:
-                outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
-                outcomes.append(outcome)
-            return _truth(outcome, varies)
+            return _truth(path.turned(outcome) if varies else outcome, varies)
 
         layer.turn = 0
         try:
@@ -180,8 +167,6 @@ def _on_all_paths(f: Callable[..., Any], row: tuple[Any, ...], layer: _Layer) ->
                 found.append(f(*row))
         except (_LayerAsked, Exception):
             found.append(None)  # a path that no real number takes; else the real run has raised it
-        for place in range(len(script), min(len(outcomes), MOST_TURNS)):
-            pending.append([*outcomes[:place], not outcomes[place]])
     return found
 
 

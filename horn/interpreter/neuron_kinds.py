@@ -22,10 +22,9 @@ from typing import Any
 from horn.autodiff.tape import Traced, below
 from horn.errors import HornError
 from horn.interpreter.calls import Call, DeltaByWeight, Message
+from horn.interpreter.paths import Path, paths
 from horn.neuron import WEIGHT
 
-# Enough for every neuron seen so far by a wide margin; a method with more paths is judged by these.
-MOST_PATHS, MOST_TURNS = 256, 24
 PROBES = 3
 _WALKING = threading.RLock()  # Python has one breakpointhook for all threads
 
@@ -36,43 +35,29 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
     """Run a method along its paths. The first run takes the comparisons as they are, and its errors
     count; the others turn comparisons around, perhaps beyond the method's assumptions, so that an
     error there means nothing."""
-    pending: list[list[bool]] = [[]]
-    for number in range(MOST_PATHS):
-        if not pending:
-            return
-        script = pending.pop()
+    for number, path in enumerate(paths()):
         call = make()
-        outcomes: list[bool] = []
         listen = call.compared
 
         def turn(
             outcome: bool,
             operands: tuple[Any, ...],
-            script: list[bool] = script,
-            outcomes: list[bool] = outcomes,
+            path: Path = path,
             listen: Callable[..., bool] = listen,
         ) -> bool:
             listen(outcome, operands)
-            outcome = script[len(outcomes)] if len(outcomes) < len(script) else outcome
-            outcomes.append(outcome)
-            return outcome
+            return path.turned(outcome)
 
         call.compared = turn  # type: ignore[method-assign]
         try:
             with _without_breakpoints():
                 call.run()
-            finished = True
         except HornError:
             if number == 0:
                 raise
-            finished = False
         except Exception:
-            # Arithmetic and the like on a path that no real number takes; else the real run
-            # raises it.
-            finished = False
-        for place in range(len(script), min(len(outcomes), MOST_TURNS)):
-            pending.append([*outcomes[:place], not outcomes[place]])
-        if finished:
+            pass  # as on a path that no real number takes; else the real run raises it
+        else:
             yield call
 
 

@@ -10,6 +10,7 @@ from itertools import islice
 from math import nan
 from typing import Any, TypeVar
 
+from horn import refusals
 from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, below, extreme, foremost, is_number, make, number
 from horn.errors import HornError, ModelError
@@ -416,11 +417,7 @@ def run_method(
     if kind == "forward" and stage.has_target and not moment.training:
         kept = (call.fed, *(own[name] for name in stage.states))
         if any(node.op == "target" for node in below(*kept)):
-            raise user_text.error_at(
-                call.method,
-                "self.target is known in training only, but what is fed forward or kept at "
-                "prediction depends on it; ask  if self.training:",
-            )
+            raise user_text.error_at(call.method, refusals.TARGET_AT_PREDICTION)
     call.kept = {name: own[name] for name in stage.carried}
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
@@ -476,8 +473,7 @@ def one_number(function: Any, translated: Any, layer: Sequence[float]) -> float:
         f"{name} must return one number of the whole layer, as output.mean(), output.sum(), "
         f"output.max() or output.min(); got {wrong[0]!r}"
         if wrong
-        else f"{name} makes one number per neuron, but an aggregate is one number of the whole "
-        "layer; return output.mean(), output.sum(), output.max() or output.min() of it"
+        else refusals.several_numbers(name)
     )
     if hasattr(function, "__code__"):
         raise user_text.error_at(function, problem)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from horn import ir
+from horn import ir, refusals
 from horn import math as horn_math
 from horn import random as horn_random
 from horn.activations import Activation
@@ -248,11 +248,7 @@ class Calls:
             return self.scope.number(self.functions.call_any(activation.f, several, node), node)
         arg = self.scope.number(args[0], node.args[0])
         if ref.part == "derivative" and activation.df is None:
-            self.scope.fail(
-                node,
-                f"activation {activation.name!r} has no derivative of its output; use "
-                "self.activation.derivative_at(z) with the summed input z",
-            )
+            self.scope.fail(node, refusals.no_derivative(activation.name))
         if ref.part == "derivative_at":
             return self.slope_at(activation, arg, node)
         function = activation.f if ref.part == "f" else activation.df

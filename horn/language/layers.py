@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from horn import ir
+from horn import ir, refusals
 from horn.aggregates import Aggregate
 from horn.errors import CompileError
 from horn.ir import OUTPUT, Node, Op, derive
@@ -110,8 +110,5 @@ def read_aggregate(aggregate: Aggregate) -> Node:
     if "o" not in node.axes:
         return node
     name = getattr(function, "__name__", repr(function))
-    problem = (
-        f"{name} makes one number per neuron, but an aggregate is one number of the whole layer; "
-        "return output.mean(), output.sum(), output.max() or output.min() of it"
-    )
+    problem = refusals.several_numbers(name)
     raise parse.error_of(function, problem)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horn import ir
+from horn import ir, refusals
 from horn.ir import Node, Op, const, leaf, reduce, select
 from horn.ir.monoids import peel
 from horn.language.expressions import Expressions
@@ -233,11 +233,7 @@ class MessageLoops:
                 f"over {ast.unparse(comp.iter)!r}",
             )
         if self.scope.in_loop:
-            self.scope.fail(
-                node,
-                "a loop inside the loop over messages is not in the neuron language: "
-                "compute it before, in a loop of its own",
-            )
+            self.scope.fail(node, refusals.LOOP_IN_LOOP)
         if not isinstance(comp.target, ast.Name):
             self.scope.fail(comp.target, "the loop variable is one name: for m in messages")
         self.scope.frame.read = (*self.scope.frame.read, self.scope.path)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from horn import ir
+from horn import ir, refusals
 from horn import math as horn_math
 from horn.activations import INTERLAYERS
 from horn.ir import Node, Op, const, leaf
@@ -36,8 +36,6 @@ from horn.mistakes import NOT_IN_MATH, suggest
 from horn.neuron import (
     DRAWS,
     MESSAGE_FIELDS,
-    NO_ARGMIN,
-    NO_TARGET,
     READABLE,
     STATISTICS,
     WEIGHT,
@@ -46,8 +44,6 @@ from horn.neuron import (
     State,
     SynapseState,
     Weight,
-    no_input,
-    twice,
 )
 
 _MISSING = object()
@@ -206,7 +202,7 @@ class Names:
                 return leaf(Op.OUTPUT, "bo")
             if isinstance(self.scope.frame.fed, Node):
                 return self.scope.frame.fed
-            self.scope.fail(node, "self.output is read before self.feedforward(...) has set it")
+            self.scope.fail(node, refusals.NO_OUTPUT)
         if name == "training":
             return const(float(context.training))
         if name in ("iteration", "learning_rate"):
@@ -269,7 +265,7 @@ class Names:
                 "is 1, and is in the sum over messages already; leave it out",
             )
         if name == "argmin":
-            self.scope.fail(node, NO_ARGMIN)
+            self.scope.fail(node, refusals.NO_ARGMIN)
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
         known += READABLE
         self.scope.fail(
@@ -284,13 +280,15 @@ class Names:
         assert context is not None
         if name in context.inputs and self.scope.kind == "forward" and not messages.input:
             return MessagesRef(name)
-        self.scope.fail(node, no_input(name, context.inputs, self.scope.kind, messages.input))
+        self.scope.fail(
+            node, refusals.no_input(name, context.inputs, self.scope.kind, messages.input)
+        )
 
     def target(self, node: ast.Attribute) -> Node:
         context, scope = self.scope.context, self.scope
         assert context is not None
         if not context.is_output:
-            scope.fail(node, f"self.target: {NO_TARGET}")
+            scope.fail(node, f"self.target: {refusals.NO_TARGET}")
         if scope.kind != "forward":
             scope.fail(
                 node,
@@ -300,8 +298,7 @@ class Names:
         if scope.target_error is None:
             scope.target_error = scope.source.error(
                 node,
-                "self.target is known in training only, but what is fed forward or kept at "
-                "prediction depends on it; ask  if self.training:",
+                refusals.TARGET_AT_PREDICTION,
             )
         return leaf(Op.TARGET, "bo")
 
@@ -316,11 +313,7 @@ class Names:
         if name == WEIGHT:
             self.no_weight(node)
         if name == "previous_update" and WEIGHT not in self.weights():
-            self.scope.fail(
-                node,
-                "m.previous_update is of m.weight; a neuron that declares Weights keeps what it "
-                "needs of each synapse in a horn.SynapseState",
-            )
+            self.scope.fail(node, refusals.NO_PREVIOUS_UPDATE)
         if name not in fields:
             if self.scope.kind == "backward" and name == "input":
                 self.scope.fail(
@@ -329,15 +322,9 @@ class Names:
                     "self.output. Fields: " + ", ".join(fields),
                 )
             if self.scope.kind == "forward" and name in MESSAGE_FIELDS["backward"]:
-                self.scope.fail(
-                    node,
-                    f"in forward a message has no {name!r} yet: it comes in backward. "
-                    f"Fields: {', '.join(fields)}",
-                )
+                self.scope.fail(node, refusals.not_yet(name, ", ".join(fields)))
             self.scope.fail(
-                node,
-                f"message has no field {name!r}. {suggest(name, fields, did='Did')}Fields:"
-                f" {', '.join(fields)}",
+                node, refusals.no_field(name, suggest(name, fields, did="Did"), ", ".join(fields))
             )
         return leaf(*_FIELDS[name])
 
@@ -363,11 +350,7 @@ class Names:
         """The delta of the sum with this weight, as m.delta.forget."""
         if name not in self.weights():
             known = ", ".join(f"m.delta.{each}" for each in self.weights())
-            self.scope.fail(
-                node,
-                f"m.delta.{name} would be the delta of the sum of m.input * m.{name}; the "
-                f"receivers have {known}",
-            )
+            self.scope.fail(node, refusals.no_delta(name, known))
         return leaf(Op.DELTA, "bi", name)
 
     def assign(self, target: ast.expr, value: Any, node: ast.AST) -> None:
@@ -439,12 +422,7 @@ class Names:
     def assign_field(self, target: ast.Attribute, value: Any) -> None:
         """Assign to a SynapseState of the message, as in m.trace = value."""
         if target.attr not in self.scope.synapse_states():
-            self.scope.fail(
-                target,
-                f"m.{target.attr} cannot be assigned: a weight changes by self.push(...); a "
-                "number that each synapse remembers is declared in the class: trace = "
-                "horn.SynapseState(0.0)",
-            )
+            self.scope.fail(target, refusals.not_assigned(target.attr))
         self.scope.frame.traces[target.attr] = self.scope.number(value, target)
 
     def assign_attribute(self, target: ast.Attribute, value: Any) -> None:
@@ -453,33 +431,16 @@ class Names:
         found = inspect.getattr_static(cls, name, None)
         if type(found) is State:
             if self.scope.in_loop:
-                self.scope.fail(
-                    target,
-                    f"self.{name} is set inside the loop over messages, so its value depends"
-                    " on their order; sum up in a variable and set it after the loop",
-                )
+                self.scope.fail(target, refusals.state_in_loop(name))
             if found.per == "sample" and name in self.scope.frame.states:
-                self.scope.fail(target, twice(name))
+                self.scope.fail(target, refusals.set_twice(name))
             self.scope.frame.states[name] = self.scope.number(value, target)
         elif type(found) is Parameter:
-            self.scope.fail(
-                target,
-                f"self.{name} is a Parameter: it is learned, not assigned; for a value that you "
-                f"set yourself declare  {name} = horn.State(0.0)",
-            )
+            self.scope.fail(target, refusals.parameter_assigned(name))
         elif type(found) is Weight:
-            self.scope.fail(
-                target,
-                f"self.{name} is a Weight: it is learned, not assigned, and each synapse has its "
-                f'own; a local rule changes it by self.push(..., to="{name}")',
-            )
+            self.scope.fail(target, refusals.weight_assigned(name))
         elif name in READABLE:
             word = "call self.feedforward(value)" if name == "output" else "it is read-only"
             self.scope.fail(target, f"self.{name} cannot be assigned: {word}")
         else:
-            self.scope.fail(
-                target,
-                f"self.{name} is not declared; a value that a neuron keeps is a State: "
-                f"write  {name} = horn.State(0.0)  in {cls.__name__}, or use a plain "
-                "variable",
-            )
+            self.scope.fail(target, refusals.not_declared(name, cls.__name__))

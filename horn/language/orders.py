@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-from horn import ir
+from horn import ir, refusals
 from horn.ir import Node, Op, const, leaf, make, mul, reduce, select
 from horn.language.expressions import Expressions
 from horn.language.references import ChosenRef, ErrorsRef, MessageRef, MessagesRef
@@ -182,11 +182,7 @@ class Orders:
         if scope.kind != "forward":
             scope.fail(node, "what is asked of messages in order of size belongs in forward")
         if scope.in_loop:
-            scope.fail(
-                node,
-                "a loop inside the loop over messages is not in the neuron language: compute it "
-                "before, in a loop of its own",
-            )
+            scope.fail(node, refusals.LOOP_IN_LOOP)
         names = dict(scope.frame.names)
         scope.frame.read = (*scope.frame.read, scope.path)
         scope.frame.names[variable] = MessageRef()

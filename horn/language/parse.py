@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from horn import ir
+from horn import ir, refusals
 from horn.errors import CompileError
 from horn.ir import Node, Op
 from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
@@ -58,9 +58,7 @@ class SymbolicRun:
         assert context is not None
         function = inspect.getattr_static(context.cls, name)
         if not isinstance(function, types.FunctionType):
-            raise CompileError(
-                f"{context.cls.__name__}.{name} must be a plain method: def {name}(self, messages)"
-            )
+            raise CompileError(refusals.no_method(context.cls.__name__, name))
         if function.__name__ == "<lambda>":
             raise CompileError(
                 f"{context.cls.__name__}.{name} is a lambda; write  def {name}(self, messages):",

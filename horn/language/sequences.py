@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from horn import refusals
 from horn.ir import Node, Op
 from horn.language.expressions import Expressions
 from horn.language.names import Names
@@ -45,11 +46,7 @@ class Sequences:
     def subscript(self, node: ast.Subscript) -> Any:
         value = self.expressions.value(node.value)
         if isinstance(value, MessagesRef):
-            self.scope.fail(
-                node,
-                "a neuron sees one message at a time and in no fixed order; loop over "
-                "them (for m in messages) instead of indexing",
-            )
+            self.scope.fail(node, refusals.NO_ORDER)
         items = elements(value)
         if items is not None and isinstance(node.slice, ast.Slice):
             return self.sliced(items, node.slice)

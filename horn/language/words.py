@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horn import ir
+from horn import ir, refusals
 from horn.ir import Node, Op, const, leaf, select
 from horn.ir.neuron_ir import NeuronContext
 from horn.language.expressions import Expressions
@@ -15,9 +15,7 @@ from horn.language.references import Unset, Word
 from horn.language.scope import Scope
 from horn.mistakes import suggest
 from horn.neuron import (
-    DRAWN_AGAIN,
     DRAWS,
-    NO_CHANNELS,
     OF_A_SAMPLE,
     PERIODS,
     RUNNING,
@@ -26,9 +24,6 @@ from horn.neuron import (
     Parameter,
     State,
     declared,
-    no_statistic,
-    no_word,
-    wrong_draw,
 )
 from horn.random import site
 
@@ -71,13 +66,9 @@ class Words:
             return None
         kind, slot = ("forward", "fed") if word.name == "feedforward" else ("backward", "delta")
         if self.scope.kind != kind:
-            self.scope.fail(node, f"self.{word.name} belongs in {kind}, not in {self.scope.kind}")
+            self.scope.fail(node, refusals.wrong_method(word.name, kind, self.scope.kind))
         if self.scope.in_loop:
-            self.scope.fail(
-                node,
-                f"self.{word.name} is called inside the loop over messages; call it "
-                "once, after the loop",
-            )
+            self.scope.fail(node, refusals.called_in_loop(word.name))
         value = self.expressions.number(arg)
         before = getattr(self.scope.frame, slot)
         if isinstance(before, Unset):
@@ -88,10 +79,7 @@ class Words:
                 "path, with else or return",
             )
         if before is not None:
-            self.scope.fail(
-                node,
-                f"self.{word.name} is called a second time; call it exactly once on every path",
-            )
+            self.scope.fail(node, refusals.called_twice(word.name))
         setattr(self.scope.frame, slot, value)
         return None
 
@@ -128,11 +116,7 @@ class Words:
             names = [*declared(self.scope.context.cls, Parameter)]
             if to not in names:
                 if to in weights:
-                    self.scope.fail(
-                        node,
-                        f'push(..., to="{to}") is for each message: call it inside the loop over '
-                        "messages",
-                    )
+                    self.scope.fail(node, refusals.pushed_outside(to))
                 if weights != (WEIGHT,):
                     self.scope.fail(
                         node,
@@ -146,17 +130,11 @@ class Words:
                     f"{suggest(to, names)}Parameters: {', '.join(names) or 'none'}",
                 )
             if self.scope.kind == "forward":
-                self.scope.fail(node, f'push(..., to="{to}") belongs in backward')
+                self.scope.fail(node, refusals.pushed_forward(to))
             if self.scope.in_loop:
-                self.scope.fail(
-                    node,
-                    f'push(..., to="{to}") stands inside the loop over messages; sum up in a'
-                    " variable and push once after the loop",
-                )
+                self.scope.fail(node, refusals.pushed_in_loop(to))
             if self.scope.frame.parameters.get(to) is not None:
-                self.scope.fail(
-                    node, f'push(..., to="{to}") is called a second time; once on every path'
-                )
+                self.scope.fail(node, refusals.pushed_again(to))
             self.scope.frame.parameters[to] = value
             return
         self.scope.fail(
@@ -171,13 +149,10 @@ class Words:
         is_forward = self.scope.kind == "forward"
         if to is None and len(weights) > 1 and is_forward:
             named = " or ".join(f'to="{name}"' for name in weights)
-            self.scope.fail(node, f"a message has several weights; say which: push(..., {named})")
+            self.scope.fail(node, refusals.which_weight(named))
         name = to or (weights[0] if is_forward else "")
         if name in self.scope.frame.pushed:
-            self.scope.fail(
-                node,
-                "push is called a second time for the same message; push exactly once per message",
-            )
+            self.scope.fail(node, refusals.PUSHED_TWICE)
         self.scope.frame.pushed[name] = value
         self.scope.push_place = node
 
@@ -186,17 +161,17 @@ class Words:
         scope, context = self.scope, self.scope.context
         assert context is not None
         takes = ("x", "over", "running") if word in ("mean", "var") else ("x", "over")
-        given = self.arguments(node, takes, no_word(word))
+        given = self.arguments(node, takes, refusals.no_word(word))
         over, name = (_text(given.get(each)) for each in ("over", "running"))
         if "x" not in given:
-            scope.fail(node, no_word(word))
+            scope.fail(node, refusals.no_word(word))
         if over is None or word not in STATISTICS.get(over, ()):
             said = ast.unparse(given["over"]) if over is _NO_TEXT else over
-            scope.fail(node, no_statistic(word, said))
+            scope.fail(node, refusals.no_statistic(word, said))
         if scope.kind != "forward":
-            scope.fail(node, f"self.{word} asks the {over}: that is for forward")
+            scope.fail(node, refusals.asked_backward(word, over))
         if scope.in_loop:
-            scope.fail(node, f"self.{word} asks the {over} inside the loop over messages; ask once")
+            scope.fail(node, refusals.asked_in_loop(word, over))
         if any(condition.axes for condition, _ in scope.path):
             scope.fail(
                 node,
@@ -205,7 +180,7 @@ class Words:
             )
         x = self.expressions.number(given["x"])
         if over == "channel" and not context.positions:
-            scope.fail(node, NO_CHANNELS)
+            scope.fail(node, refusals.NO_CHANNELS)
         if over != "batch" or context.training:
             found = _statistic(word, x, over, context)
         if over != "batch":
@@ -213,12 +188,7 @@ class Words:
                 scope.fail(node, f'running= is for over="batch": a {over} is there at prediction')
             return found
         if name is None and not context.training:
-            scope.fail(
-                node,
-                "at prediction there is no batch; keep the number in a State, which follows it "
-                'in training:  average = horn.State(0.0)  and  running="average", or ask  if '
-                "self.training:",
-            )
+            scope.fail(node, refusals.NO_BATCH)
         if name is None:
             return found
         if name not in declared(context.cls, State):
@@ -252,7 +222,7 @@ class Words:
             else:
                 self.scope.fail(node, f"self.{word.name} needs {name}")
         if all(value.op is Op.CONST for value in values):
-            if wrong := wrong_draw(word.name, [value.value for value in values]):
+            if wrong := refusals.wrong_draw(word.name, [value.value for value in values]):
                 self.scope.fail(node, wrong)
         calls = (*self.scope.call_sites, self.scope.source.place(node))
         number = site(calls)
@@ -267,7 +237,7 @@ class Words:
             u = leaf(Op.DRAW, "bo" if per in OF_A_SAMPLE else "o", (kind, number, per))
         made = (calls, self.scope.rounds)
         if word.of == "self" and self.scope.drawn.setdefault((u.op, u.value), made) != made:
-            self.scope.fail(node, DRAWN_AGAIN)
+            self.scope.fail(node, refusals.DRAWN_AGAIN)
         if word.name == "bernoulli":
             return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
         if word.name == "uniform":
