@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from horn.aggregates import COLUMNS
 from horn.atomic_write import atomic_write
-from horn.errors import CallbackError, HornError, JobError, ModelError
+from horn.errors import CallbackError, HornError, JobError, ModelError, described
 from horn.mistakes import is_function, shown, teaches
 from horn.modelfile import PROGRAMS, check_not_read, data_of
 from horn.sources import line_of
@@ -240,7 +240,7 @@ def name_of(callback: Callback) -> str:
 
 def failed(name: str, hook: str, when: str, error: Exception) -> CallbackError:
     """The failure of a run for what a callback raised."""
-    said = str(error) if isinstance(error, HornError) else f"{type(error).__name__}: {error}"
+    said = str(error) if isinstance(error, HornError) else described(error)
     line = line_of(error, called=True)  # also where horn refused a request of the callback
     failure = CallbackError(name, hook, when, said, line)
     failure.__cause__ = error

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from horn import mistakes, texts
-from horn.errors import HornError, ModelError
+from horn.errors import HornError, ModelError, described
 
 
 class Schedule(Protocol):
@@ -181,7 +181,7 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
         line = "" if raised is None else texts.shown(ask, raised.tb_lineno)
         raise HornError(
             f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, but it "
-            f"raised {type(error).__name__}: {error}{line}"
+            f"raised {described(error)}{line}"
         ) from error
     try:
         value = float(found)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from horn import texts
-from horn.errors import ModelError, shown_file
+from horn.errors import ModelError, described, shown_file
 from horn.module_source import (
     CAPTURED,
     NeededModule,
@@ -92,7 +92,7 @@ def hiding(error: BaseException) -> str:
     """The sentence about a file of the user that was imported instead of the module, of Python or
     of a package, that an error names; "" without one.
     """
-    for name in re.findall(r"'(\w+)", str(error)):
+    for name in re.findall(r"'(\w+)", described(error)):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is None or not is_user_file(file):
             continue

@@ -587,9 +587,8 @@ def _ended_at(
     """Give an error that ended training the model of the updates before it."""
     error.iteration = iteration
     error.model = _model_before(job, settings, code, iteration, parameters, states, seconds)
-    error.add_note(
-        f"Training ended there; the model after {iteration} updates is in the error's .model"
-    )
+    n = f"{iteration} update{'s' * (iteration != 1)}"
+    error.add_note(f"Training ended there; the model after {n} is in the error's .model")
 
 
 def _stoppable(recovery: RecoverySettings, stack: ExitStack) -> RecoverySettings:

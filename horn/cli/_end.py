@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -9,7 +10,8 @@ from typing import Any
 
 import click
 
-from horn.errors import FULL, HornError, is_removed, short
+from horn.errors import FULL, HornError, described, is_removed, short
+from horn.process.exits import CLOSED, write_last
 from horn.training.interrupts import ending_of
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -28,7 +30,7 @@ def ending(command: click.Command, arguments: list[str]) -> int:
     verbose = _is_verbose(arguments)
     try:
         result = command.main(arguments, prog_name="horn", standalone_mode=False)
-        sys.stdout.flush()
+        print(end="", flush=True)  # also where there is no stdout
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -96,9 +98,8 @@ def _stopped(error: BaseException | None) -> int:
 def _of_memory(error: MemoryError) -> str:
     """Where memory ran out: in a line of the user's, or in horn."""
     from horn.process.limits import out_of_memory
-    from horn.sources import line_of
 
-    found = line_of(error)
+    found = _line_of(error)
     if found is None:
         return out_of_memory(error, is_ours=True)
     return f"{short(found[0])}:{found[1]}  {found[2]}\n{out_of_memory(error)}"
@@ -109,10 +110,19 @@ def _write_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _is_users(error: BaseException) -> bool:
-    from horn.sources import line_of
+def _line_of(error: BaseException, called: bool = False) -> tuple[str, int, str] | None:
+    """The user's line of an error; None also where horn's files are being replaced, as when another
+    version is installed: the error itself is to be told.
+    """
+    try:
+        from horn.sources import line_of
+    except Exception:
+        return None
+    return line_of(error, called)
 
-    return line_of(error) is not None
+
+def _is_users(error: BaseException) -> bool:
+    return _line_of(error) is not None
 
 
 def _is_of_parser(error: SystemExit) -> bool:
@@ -127,27 +137,23 @@ def _placed(error: HornError) -> str:
     """The message and its notes, after the line of the user's file whose call was refused, if there
     is one.
     """
-    from horn.sources import line_of
-
-    found = None if getattr(error, "file", "") else line_of(error, called=True)
+    found = None if getattr(error, "file", "") else _line_of(error, called=True)
     place = [] if found is None else ["{}:{}  {}".format(*found)]
     return "\n".join([*place, str(error), *getattr(error, "__notes__", ())])
 
 
 def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> int:
     """An exception that horn did not raise on purpose: from the user's code, or a bug in horn."""
-    from horn.mistakes import NoSuchArgument, remedy
-    from horn.own_lines import OwnLines
-    from horn.process.limits import too_few_processes
-    from horn.sources import hiding, line_of
-
-    kind = f"{type(error).__name__}: {error}"
-    found = line_of(error, called=isinstance(error, OwnLines))
-    hint = short(hiding(error)) or too_few_processes(error)
-    if found is not None or hint:
-        place = "" if found is None else f"{short(found[0])}:{found[1]}  {found[2]}\n"
-        if isinstance(error, TypeError) and not isinstance(error, NoSuchArgument):
-            hint = hint or remedy(str(error))
+    kind = described(error)
+    try:
+        place, hint = _place_and_hint(error)
+    except Exception:  # horn's files are being replaced: the error itself is to be told
+        place = hint = ""
+    if isinstance(error, (ValueError, OSError)) and not (place or hint or write_last()):
+        _write_no_more()
+        _say_error(f"{kind}\n{CLOSED}")
+        return 1
+    if place or hint:
         _say_error(f"{place}{kind}" + (f"; {hint}" if hint else ""))
         if verbose:
             _traceback()
@@ -155,6 +161,21 @@ def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> in
     _traceback()
     _say(_bug_report(kind, arguments))
     return INTERNAL
+
+
+def _place_and_hint(error: BaseException) -> tuple[str, str]:
+    """The user's line of an error, as a line, and what to do; each "" if it is not known."""
+    from horn.mistakes import NoSuchArgument, remedy
+    from horn.own_lines import OwnLines
+    from horn.process.limits import too_few_processes
+    from horn.sources import hiding
+
+    found = _line_of(error, called=isinstance(error, OwnLines))
+    place = "" if found is None else f"{short(found[0])}:{found[1]}  {found[2]}\n"
+    hint = short(hiding(error)) or too_few_processes(error)
+    if place and isinstance(error, TypeError) and not isinstance(error, NoSuchArgument):
+        hint = hint or remedy(str(error))
+    return place, hint
 
 
 def _bug_report(kind: str, arguments: list[str]) -> str:
@@ -192,4 +213,5 @@ def _say_error(text: str) -> None:
 
 
 def _say(text: Any) -> None:
-    click.echo(text, err=True)
+    with contextlib.suppress(ValueError, OSError):  # stderr is closed: the exit code tells it alone
+        click.echo(text, err=True)

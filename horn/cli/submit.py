@@ -277,7 +277,7 @@ def _train(
             raise
         kept = _kept(error.model, before)
         raise Diverged(
-            f"{error}\nThe model from just before, after {error.iteration} updates, {kept}."
+            f"{error}\nThe model from just before, after {_updates(error.iteration)}, {kept}."
         ) from error
     except CallbackError as error:
         if error.run is not None:
@@ -287,9 +287,13 @@ def _train(
     except HornError as error:
         if error.model is not None:
             kept = _kept(error.model, before)
-            error.__notes__ = [f"The model after {error.iteration} updates {kept}."]
+            error.__notes__ = [f"The model after {_updates(error.iteration)} {kept}."]
         raise
     return run, progress
+
+
+def _updates(n: int) -> str:
+    return f"{n} update{'s' * (n != 1)}"
 
 
 def _kept(model: Model, path: str) -> str:

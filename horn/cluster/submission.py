@@ -75,6 +75,11 @@ class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "array": "a list"}
 LIMITS = {">": "above", ">=": "from", "<=": "of at most", "of length <=": "of length at most"}
 
+OPTIONS = {  # of horn submit, for fields that have another name there, or none
+    "settings": "--set", "checkpoint_s": "--checkpoint-every", "arguments": "",
+    "target": "", "package": "", "options": "", "user": "", "job": "--name",
+}  # fmt: skip
+
 _DECODE = msgspec.json.Decoder(SignedSubmission)
 _ENCODE = msgspec.json.Encoder(order="deterministic")
 
@@ -124,7 +129,9 @@ def _refused(submission: Submission, error: ValueError) -> JobError:
     limit = re.fullmatch(rf"Expected `({'|'.join(KINDS)})` ({'|'.join(LIMITS)}) ([\d.]+)", what)
     if limit is not None:
         what = f"expected {KINDS[limit[1]]} {LIMITS[limit[2]]} {float(limit[3]):,g}"
-    return JobError(f"{name.removesuffix('_s')} {shown}: {what}")
+    word = name.removesuffix("_s")
+    option = OPTIONS.get(name, f"--{word.replace('_', '-')}")
+    return JobError(f"{word} {shown}: {what}{f' ({option})' if option else ''}")
 
 
 def verify(key: Key, raw: bytes, *, job: str, origin: Znode) -> SignedSubmission:

@@ -10,6 +10,11 @@ from typing import Any, TextIO
 
 from horn.errors import FULL
 
+CLOSED = (
+    "The job's code has closed sys.stdout or sys.stderr, where horn writes as well: leave them "
+    "open, and use contextlib.redirect_stdout"
+)
+
 
 class LossyFile(io.FileIO):
     """A descriptor whose writes are dropped where they fail with one of the errors ``dropped``."""

@@ -22,6 +22,7 @@ from horn.neuron import mentions
 from horn.optimizers import Direct, of_this_file
 
 GREW = 1000.0  # a loss that ends so many times above its best has diverged
+MOST_RATE, LESS_RATE = 100.0, 0.1  # a tenth of more is too high as well: what to try then
 FAR = 10.0  # features and targets that reach further make steep gradients
 
 
@@ -77,7 +78,8 @@ def too_far(job: Job, rate: float) -> tuple[str, str]:
         )
     if not is_pushed or job.network.judged or len(unread) < len(layers):
         where = " for what goes by it" if is_pushed else ""
-        tries.append(f"a learning rate of {rate / 10:g}{where}")
+        less = rate / 10 if rate <= MOST_RATE else LESS_RATE
+        tries.append(f"a learning rate of {less:g}{where}")
     if job.optimizer.clip_norm is None:
         kind = type(job.optimizer).__name__
         where = f"horn.{kind}(..., clip_norm=1.0)" if kind.lower() in of_this_file() else kind

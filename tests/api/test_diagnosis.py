@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Callable[[], horn.Job], str, str]] = {  # job, the line's
                r"'likelihood' of sample \d+ of the data is nan.*not the learning rate"),
     "an interlayer": (lambda: job(interlayer=share), "between", r" / 0 is -?inf"),
     "a rate": (lambda: job(rate=1e10, **SQUARES), "", r"The loss 'squared_error' of sample \d+ .* "
-               r"the learning rate is too high \(1e\+10\). Try a learning rate of 1e\+09, or "
+               r"the learning rate is too high \(1e\+10\). Try a learning rate of 0\.1, or "
                r"clip_norm=1.0 in the optimizer, horn.SGD\(..., clip_norm=1.0\)$"),
 }  # fmt: skip
 

@@ -133,10 +133,10 @@ def test_what_is_beyond_its_limits_is_not_signed(change):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"timeout_s": 0.0}, "timeout 0.0: expected a number above 0"),
-        ({"name": "x" * 300}, "x...: expected a text of length at most 256"),
-        ({"groups": 10**6}, "groups 1000000: expected a whole number of at most 100,000"),
-        ({"seed": -1}, "seed -1: expected a whole number from 0"),
+        ({"timeout_s": 0.0}, r"timeout 0.0: expected a number above 0 \(--timeout\)"),
+        ({"name": "x" * 300}, r"x...: expected a text of length at most 256 \(--name\)"),
+        ({"groups": 10**6}, r"groups 1000000: .* whole number of at most 100,000 \(--groups\)"),
+        ({"seed": -1}, r"seed -1: expected a whole number from 0 \(--seed\)"),
         ({"arguments": ("x",) * 2000}, "'x'.*: expected a list of length at most 1,000"),
     ],
 )
