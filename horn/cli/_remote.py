@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -45,6 +46,11 @@ def submit(
         if options[name] not in (None, False):  # --resume alone is ""
             raise JobError(f"--{name} is for this machine; {instead}")
     path, trace = Path(output or f"{packing.stem(target)}.horn"), options["trace"]
+    if detach and output is not None:
+        raise JobError(
+            f"--output {output} is for who waits for the job: without --detach, or later with  "
+            f"horn fetch JOB -o {shlex.quote(output)}"
+        )
     for written in () if detach else (path,) if trace is None else (path, trace):
         check_writable(written)
     with Cluster(zk_hosts, key_file) as cluster:
@@ -66,6 +72,8 @@ def submit(
                 terminal.say(
                     f"Next:  horn status {job} --wait   horn logs -f {job}   horn fetch {job}"
                 )
+                if trace is not None:
+                    terminal.say(f"Its trace is trace.json of  horn fetch {job} --all")
             return 0
         if not quiet:
             terminal.say(f"Job        {job}")
@@ -325,8 +333,11 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
     elif not quiet or result.get("cause"):
         if result.get("cause"):  # where its model is kept
             terminal.say(str(result["cause"]))
-        goes_on = "" if ends else f" Continue: horn resume {job}"
-        terminal.say(f"Job {job} was STOPPED.{goes_on}")
+        asked = status.submission
+        has_servers = asked is not None and asked.servers > 0  # which count no checkpoints
+        is_kept = status.record.checkpoint >= 0 or has_servers
+        goes_on = f" {'Continue' if is_kept else 'Begin anew'}: horn resume {job}"
+        terminal.say(f"Job {job} was STOPPED.{'' if ends else goes_on}")
     if as_json:
         found = {
             "schema": "horn.run/1", "job": job, "state": state,

@@ -138,7 +138,9 @@ def _details(status: JobStatus, up: Container[str]) -> list[str]:
         lines.append(f"Last checkpoint: iteration {record.checkpoint:,}")
     if record.n_restarts:
         lines.append(f"Restarts: {record.n_restarts}; the last after: {record.trouble}")
-    if status.note:
+    if status.unkept:
+        lines.append(f"Note: {status.unkept}")
+    if status.note and status.note != status.unkept:
         lines.append(f"Noted last: {status.note}")
     if status.state.value == "FAILED":
         lines += _cluster.failure(status.job, result)

@@ -12,7 +12,7 @@ from horn.cli import _cluster
 from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
-    from horn.cluster.client import ClusterClient
+    from horn.cluster.client import ClusterClient, JobStatus
 
 
 @click.command(short_help="End jobs: save a checkpoint, then stop.")
@@ -36,10 +36,10 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
     with _cluster.open_lasting(zk_hosts, key_file) as cluster:
         names, refused = cluster.once(lambda client: _asked(client, jobs, now))
         for name in names:
+            before = cluster.once(partial(_status, job=name))
             if no_wait or not now:
-                saves = cluster.once(partial(_saves, job=name))
-                said = " It ends its iteration and saves; --now does not."
-                terminal.say(f"Job {name} is to stop.{said if saves and not now else ''}")
+                saves = _saves(before)
+                terminal.say(f"Job {name} is to stop.{'' if now else saves}")
             if no_wait:
                 cluster.once(StandstillNotice(f"Job {name}").look)
                 continue
@@ -51,7 +51,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
                     f"horn status {name} --wait"
                 )
                 return ending_of(error)[1]
-            lost.append(cluster.once(partial(_tell, job=name)))
+            lost.append(_tell(cluster.once(partial(_status, job=name)), before.unkept))
     if refused:
         raise Conflict("; ".join(refused))
     return int(any(lost))
@@ -71,32 +71,42 @@ def _asked(cluster: ClusterClient, jobs: Sequence[str], now: bool) -> tuple[list
     return names, refused
 
 
-def _saves(cluster: ClusterClient, job: str) -> bool:
-    """Whether a job that is to stop saves first: it has begun on a worker that is up, and its
-    servers keep no journal.
+def _status(cluster: ClusterClient, job: str) -> JobStatus:
+    return cluster.status(job)
+
+
+def _saves(status: JobStatus) -> str:
+    """Whether a job that is to stop saves first, in words; "" if it has not begun on a worker that
+    is up, or its servers keep journals.
     """
-    status = cluster.status(job)
-    is_there = bool(status.record.allocations) and not status.standstill
-    return is_there and not _has_servers(cluster, job)
+    if status.unkept:
+        return f" It cannot save: {status.unkept}."
+    has_servers = status.submission is not None and status.submission.servers > 0
+    if not status.record.allocations or status.standstill or has_servers:
+        return ""
+    return " It ends its iteration and saves; --now does not."
 
 
-def _has_servers(cluster: ClusterClient, job: str) -> bool:
-    submission = cluster.status(job).submission
-    return submission is not None and submission.servers > 0
+def _has_journals(status: JobStatus) -> bool:
+    """Whether a job has servers that write down what they are told, not those in its tasks."""
+    found = status.submission
+    return found is not None and found.servers > 0 and not found.options.get("guests")
 
 
-def _tell(cluster: ClusterClient, job: str) -> bool:
-    """Say how a job ended; whether something of it could not be saved."""
+def _tell(status: JobStatus, unkept: str) -> bool:
+    """Say how a job ended; whether something of it could not be saved. unkept : why nothing of it
+    was kept before, "" if it was.
+    """
     from horn import terminal
 
-    status = cluster.status(job)
+    job = status.job
+    cause = str(status.result.get("cause", "")) if status.state.value == "STOPPED" else ""
     saved = " · no checkpoint: horn resume would begin anew"
     if status.record.checkpoint >= 0:
         saved = f" · last checkpoint: iteration {status.record.checkpoint:,}"
-    elif _has_servers(cluster, job):
+    elif _has_journals(status) and not unkept:
         saved = " · horn resume goes on from what its servers were told last"
     terminal.say(f"Job {job} {status.state.value}{saved}")
-    cause = str(status.result.get("cause", "")) if status.state.value == "STOPPED" else ""
     if cause:
         terminal.say(f"Job {job}: {cause}")
     return bool(cause)

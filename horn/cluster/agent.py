@@ -157,6 +157,12 @@ class Agent:
         with ExitStack() as stack:
             session = Session(capacity.hosts, session_s=capacity.session_s, credential=own)
             self.coord = coord = stack.enter_context(session)
+            if abs(coord.session_s - capacity.session_s) > 0.01 * capacity.session_s:
+                logger.warning(
+                    "--session %gs: ZooKeeper keeps sessions for 2 to 20 times its tickTime, "
+                    "and this one for %gs",
+                    capacity.session_s, coord.session_s,
+                )  # fmt: skip
             self._suspended = False
             stack.callback(coord.subscribe(self._on_event))
             stack.enter_context(self._beating(coord))

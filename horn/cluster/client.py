@@ -26,10 +26,12 @@ import msgspec
 
 from horn.atomic_write import atomic_write
 from horn.cluster import submission
+from horn.cluster.capacity import terms
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
-from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unsaved
-from horn.cluster.scheduler import Host, check_files
+from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unkept, unsaved
+from horn.cluster.scheduler import Host, check_files, scattered
 from horn.cluster.submission import Submission
+from horn.coordination import paths
 from horn.coordination.jobs import ENDED, Jobs, JobState, node_of
 from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Check, Put, Step, Znode
@@ -90,6 +92,14 @@ class JobStatus:
     def note(self) -> str:
         """What its primary host has noted last, while it goes on."""
         return self._said("note")
+
+    @property
+    def unkept(self) -> str:
+        """Why nothing of it is kept for a restart, in words; "" if it is, or is meant not to be."""
+        found = self.submission
+        if found is None or found.options.get("guests"):
+            return ""
+        return unkept(self.record.allocations, found.servers)
 
     def _said(self, what: str) -> str:
         """What the primary host of the present attempt has said: of one before it is over."""
@@ -168,12 +178,41 @@ class ClusterClient:
             found[name] = host_of(member, sum(allocated(name, node).values()))
         return found
 
+    def forget_worker(self, name: str) -> None:
+        """Forget a worker that is down. Raises NotFound: none has that name. Conflict: it is up, or
+        jobs still have their places there.
+        """
+        orders = self.paths.orders(paths.checked("worker", name))
+        if name in self.workers():
+            raise Conflict(f"worker {name} is up: end it first")
+        if self.coord.get(orders) is None:
+            raise NotFound(f"no worker {name!r} is known; horn doctor --cluster names them")
+        try:
+            self.coord.delete(orders)
+        except Conflict as error:
+            jobs = ", ".join(self.coord.children(orders))
+            raise Conflict(
+                f"worker {name} still has a place in {jobs}: its master gives it to another once a "
+                f"worker is up; try again then"
+            ) from error
+
     # submit
 
     def submit(self, wanted: Submission, package: PackedJob) -> str:
-        """Submit a job and return its id. ``wanted.job`` is the id's first part if it is no id."""
+        """Submit a job and return its id. ``wanted.job`` is the id's first part if it is no id.
+        Raises JobError: the workers that are up cannot run it, or not save what it asks for.
+        """
         topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
-        check_files(topology, [host_of(member, 0) for member in self.workers().values()])
+        hosts = {name: host_of(member, 0) for name, member in self.workers().items()}
+        check_files(topology, list(hosts.values()))
+        if why := scattered(terms(wanted).need, hosts):
+            if wanted.checkpoint_every is not None or wanted.checkpoint_s is not None:
+                raise JobError(
+                    f"no checkpoint could be saved (--checkpoint-every): {why}. Give them a folder "
+                    f"in common (horn worker --shared), or leave it out: after a failure the job "
+                    f"then begins anew"
+                )
+            logger.warning("Nothing will be kept for a restart: %s", why)
         self.upload(package)
         try:
             return self._entered(wanted)
@@ -410,12 +449,10 @@ class ClusterClient:
                 f"easgd), can groups come and leave. Stop it, and submit it with --groups "
                 f"{n_groups}"
             )
-        allocations = status.record.allocations
-        if len({allocation.shared or name for name, allocation in allocations.items()}) > 1:
-            what = "there are no checkpoints of it" if is_shared else "its servers keep no journal"
+        if why := unkept(status.record.allocations, found.servers):
             raise JobError(
-                f"job {job!r} runs on hosts that share no folder, so {what}, and nobody could join "
-                f"it; start workers with --shared, and submit it again"
+                f"nobody could join job {job!r}: {why}; start workers with --shared, and submit it "
+                f"again"
             )
         self._check_room(found, status.record, n_groups)
         why = "" if found.servers else unsaved(self._reports(job, status.record))

@@ -33,7 +33,15 @@ from horn.checkpoint import Checkpoints
 from horn.cluster import runner_protocol as protocol
 from horn.cluster.capacity import bracketed
 from horn.cluster.host_failures import blamed
-from horn.cluster.master import FAILED, FINISHED, GONE, STOPPED, Allocation, HostFailure
+from horn.cluster.master import (
+    FAILED,
+    FINISHED,
+    GONE,
+    STOPPED,
+    Allocation,
+    HostFailure,
+    unkept,
+)
 from horn.cluster.relay import (
     OutputRelay,
     ProgressWriter,
@@ -57,6 +65,7 @@ from horn.errors import (
     ProtocolError,
     Stopped,
     Timeout,
+    described,
 )
 from horn.executor import launch
 from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
@@ -65,7 +74,7 @@ from horn.job import Job
 from horn.model import Model, write
 from horn.own_lines import OwnLines
 from horn.process import limits
-from horn.process.exits import write_last
+from horn.process.exits import CLOSED, write_last
 from horn.process.job_payload import draft
 from horn.process.job_spec import RunSpec
 from horn.run_result import Run
@@ -205,19 +214,17 @@ class JobRunner:
         text = "".join(traceback.format_exception(error))
         is_written = write_last(text)
         place = self._line(error, called=isinstance(error, OwnLines))
-        kind = _short(f"{type(error).__name__}: {error}{_of_package(error)}")
+        kind = _short(f"{described(error)}{_of_package(error)}")
         if not is_written:
-            kind += (
-                "\nThe job's code has closed sys.stdout or sys.stderr, where horn writes as well: "
-                "leave them open, and use contextlib.redirect_stdout"
-            )
+            kind += f"\n{CLOSED}"
         if isinstance(error, MemoryError):
             said = limits.out_of_memory(error, is_ours=not place)
             return HostFailure(self._said(f"{place}{_short(said)}"), is_final=True)
         if not place and (few := limits.too_few_processes(error)):
             return HostFailure(self._said(f"{kind}: {few}"))
         if not place:
-            code = 1 if isinstance(error, SystemExit) else 70
+            is_theirs = isinstance(error, SystemExit) or not is_written
+            code = 1 if is_theirs else 70
             details = wire_text(text[-MAX_TEXT:], MAX_TEXT)
             return HostFailure(self._said(kind), code, is_final=True, details=details)
         return HostFailure(self._said(f"{place}{kind}"), is_final=True)
@@ -311,10 +318,11 @@ class JobRunner:
         try:
             if not self._keep(error.model, Path(self.assignment.keep) / MODEL):
                 return
-            self.kept, how = error.iteration, "is kept (horn fetch JOB --all)"
+            self.kept, how = error.iteration, f"is kept (horn fetch {self.assignment.job} --all)"
         except ModelError as failure:
             how = f"could not be kept: {failure}"
-        self.from_before = f"\nThe model after {error.iteration} updates {how}."
+        n = error.iteration
+        self.from_before = f"\nThe model after {n} update{'s' * (n != 1)} {how}."
 
     def _watch(self, pool: TaskPool) -> None:
         """End the tasks when the agent says so; the run then ends by itself."""
@@ -427,6 +435,9 @@ class JobRunner:
         options = submission.options
         pins = {k[4:]: str(v) for k, v in options.items() if k.startswith("pin.")}
         saves = self.saves
+        lost = unkept(mine.allocations, submission.servers)
+        if lost and not options.get("guests"):
+            self.progress.note(lost)
         seconds = submission.checkpoint_s
         if seconds is None and submission.checkpoint_every is None:
             seconds = CHECKPOINT_S

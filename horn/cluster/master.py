@@ -355,6 +355,19 @@ def _folders(record: JobRecord) -> dict[str, str]:
     return {name: allocation.shared for name, allocation in record.allocations.items()}
 
 
+def unkept(allocations: Mapping[str, Allocation], servers: int) -> str:
+    """In words, that nothing of a job is kept for a restart, as its hosts see no folder in common;
+    "" if they do. servers : of the job, which keep journals instead of checkpoints.
+    """
+    if len({allocation.shared or name for name, allocation in allocations.items()}) <= 1:
+        return ""
+    what = "its servers keep no journal" if servers else "no checkpoints of it are saved"
+    return (
+        f"{what}, since its workers {', '.join(sorted(allocations))} have no folder in common "
+        f"(horn worker --shared): it can only begin anew"
+    )
+
+
 def _is_there(record: JobRecord) -> bool:
     """Whether the attempt runs where the checkpoint is, or that is not known."""
     here, kept = _folders(record), record.kept
@@ -427,7 +440,9 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
-        return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why)
+        saves = not snapshot.wants_now and not snapshot.need.guests
+        lost = unkept(record.allocations, snapshot.need.n_servers) if saves else ""
+        return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why or lost)
     if cause is None:  # an agent was told to leave: nobody's failure
         over = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
         left = [name for name in over if _leaves(snapshot, name)] or over

@@ -12,7 +12,7 @@ import msgspec
 from horn.cluster import package, submission
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.file_service import PackageKnown, PackageRequest
-from horn.cluster.master import HostOrder
+from horn.cluster.master import HostOrder, unkept
 from horn.cluster.runner_protocol import Assignment
 from horn.cluster.store import HostStore
 from horn.cluster.submission import Submission
@@ -59,7 +59,6 @@ class JobPreparer:
         found = self.submission(job, node_of(coord, coord.paths.spec(job), job))
         if not self.store.has(found.package):
             self._fetch(workers, found.package)
-        folders = {allocation.shared or name for name, allocation in order.allocations.items()}
         return Assignment(
             job=job,
             attempt=order.attempt,
@@ -73,7 +72,7 @@ class JobPreparer:
             key=None if key is None else key.job(job),
             credential=tls.credential(key, self.capacity.hosts, job),
             threads=self.threads,
-            can_save=len(folders) == 1,
+            can_save=not unkept(order.allocations, found.servers),
             begin=order.begin,
             groups=order.groups,
             changed=order.changed,

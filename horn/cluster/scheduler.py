@@ -224,6 +224,25 @@ def _short(need: ResourceRequest, hosts: Mapping[str, Host], fitting: Mapping[st
     return text
 
 
+def scattered(need: ResourceRequest, hosts: Mapping[str, Host]) -> str:
+    """In words, that only hosts that see no folder in common have slots for a job, so that nothing
+    of it can be kept for a restart; "" if others have, or they are still too few for it.
+    """
+    if need.guests:  # of which nothing is kept anywhere
+        return ""
+    slots = dict[str, int]()
+    for name, host in hosts.items():
+        if not _differs(need, host):
+            place = host.shared or f" {name}"  # no id has a space
+            slots[place] = slots.get(place, 0) + host.slots
+    if not max(slots.values(), default=0) < need.n_slots <= sum(slots.values()):
+        return ""
+    return (
+        f"it takes {_count(need.n_slots, 'slot')}, and workers that see a folder in common have "
+        f"{max(slots.values())}"
+    )
+
+
 def check_files(topology: Topology, hosts: Collection[Host]) -> None:
     """Check that hosts with slots allow as many open files as tasks need. Raises JobError: too few
     do, and none would after other jobs end.

@@ -31,6 +31,7 @@ def test_fetch_all_brings_model_history_result_logs_and_trace(cluster: Agents, r
     done = run("submit", "job.py", "-n", "2", "--detach", "--trace", "t.json")
     job = done.out.strip()
     assert done.code == 0 and done.out.count("\n") == 1
+    assert f"Its trace is trace.json of  horn fetch {job} --all\n" in done.err
     assert f"horn fetch {job}" in done.err and f"horn status {job} --wait" in done.err
     assert run("submit", "job.py", "--detach", "-q").err == ""
     assert run("status", job, "--wait", "--timeout", "90s").code == 0
@@ -141,7 +142,9 @@ def test_a_cluster_keeps_the_model_from_before_an_end_in_the_middle(
     head = '"softmax", loss="cross_entropy"', '"identity", loss="squared_error"'
     (folder / "job.py").write_text(text.replace(*head))
     done = run("submit", "job.py", "--set", f"epochs={FOREVER}", *words)
-    said = re.search(r"The model after (\d+) updates is kept \(horn fetch JOB --all\)", done.err)
+    said = re.search(
+        r"The model after (\d+) updates is kept \(horn fetch job-\w+ --all\)", done.err
+    )
     assert done.code == code and said is not None, done.err
     with horn.Cluster() as client, pytest.raises(kind) as failed:
         client.job().result()

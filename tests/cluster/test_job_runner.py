@@ -88,6 +88,23 @@ def test_a_job_whose_code_has_closed_the_streams_says_so(
     assert said.phase == FAILED and said.failure.is_final
     assert "ValueError: I/O operation on closed file.\n" in said.failure.text
     assert "has closed sys.stdout or sys.stderr, where horn writes as well" in said.failure.text
+    assert said.failure.code == 1, "it was called a bug in horn"
+
+
+def test_an_error_whose_text_raises_is_told_by_its_type(runner: Any) -> None:
+    """The process ended before it had said anything, and the job was started again."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def fails() -> None:
+        raise Mute
+
+    runner._run = fails
+    said = runner.run()
+    assert said.phase == FAILED and said.failure.is_final
+    assert "Mute: (no text: its __str__ raised RuntimeError)" in said.failure.text
 
 
 @pytest.mark.parametrize("error", [ValueError, ModelError])

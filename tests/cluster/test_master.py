@@ -181,7 +181,10 @@ def test_a_checkpoint_of_others_that_began_before_it_counts():
 
 
 def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
-    snapshot = replace(running(), state=JobState.STOPPING)
+    there = {name: replace(host, shared="nfs") for name, host in hosts(a=1, b=1).items()}
+    first = placed(replace(start(), hosts=there))
+    snapshot = saying(first, a=HostReport(RUNNING), b=HostReport(RUNNING))
+    snapshot = replace(snapshot, state=JobState.STOPPING)
     found = decide(snapshot)
     assert found is not None and found.record.aim == STOP
     snapshot = after(snapshot, found)
@@ -204,6 +207,29 @@ def test_to_stop_tasks_are_told_to_save_first_and_with_now_they_are_not():
     found = decide(saying(snapshot, a=kept, b=HostReport(FINISHED)))
     assert found is not None and found.state is JobState.STOPPED and found.result is not None
     assert found.result["cause"] == "the model is kept"
+
+
+@pytest.mark.parametrize(
+    ("need", "said"),
+    [
+        (ResourceRequest(2, 1), "no checkpoints of it are saved, since its workers a, b have no"),
+        (ResourceRequest(2, 1, 1), "its servers keep no journal, since its workers a, b have no"),
+        (ResourceRequest(2, 1, 1, guests=True), ""),  # that nothing is kept was asked for
+    ],
+)
+def test_that_a_job_over_hosts_without_a_common_folder_could_not_be_saved_is_said_at_its_stop(
+    need: ResourceRequest, said: str
+) -> None:
+    """It was STOPPED as one that had saved, with exit code 0."""
+    first = placed(replace(start(), need=need))
+    snapshot = saying(first, a=HostReport(STOPPED), b=HostReport(STOPPED))
+    snapshot = replace(snapshot, state=JobState.STOPPING)
+    found = decide(snapshot)
+    assert found is not None and found.result is not None and found.state is JobState.STOPPED
+    cause = found.result.get("cause", "")
+    assert cause.startswith(said) and bool(said) == bool(cause)
+    now = decide(replace(snapshot, wants_now=True))
+    assert now is not None and now.result is not None and "cause" not in now.result
 
 
 def test_a_job_that_waits_is_stopped_at_once():

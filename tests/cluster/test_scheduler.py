@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, check_files
+from horn.cluster.scheduler import (
+    Host,
+    ResourceRequest,
+    Unschedulable,
+    allocate,
+    check_files,
+    scattered,
+)
 from horn.errors import JobError
 from horn.topology import Topology
 
@@ -20,6 +27,21 @@ def test_too_few_open_files_are_said_before_a_start():
         check_files(Topology(2, 100), there)
     check_files(Topology(200, 1), [replace(host, files=0) for host in there])  # not known
     check_files(Topology(1000, 1), there)  # it waits for more
+
+
+def test_a_job_that_only_hosts_without_a_common_folder_have_room_for_is_told_apart():
+    apart = hosts(2, 2)
+    assert scattered(need(2, 1), apart) == "", "one host has room"
+    assert "it takes 3 slots" in scattered(need(3, 1), apart)
+    assert "see a folder in common have 2" in scattered(need(1, 4), apart)
+    assert scattered(need(5, 1), apart) == "", "it waits for more hosts"
+    assert scattered(need(3, 1, 1, guests=True), apart) == "", "nothing is kept of it anyway"
+    shared = {name: replace(host, shared="nfs") for name, host in apart.items()}
+    assert scattered(need(2, 2), shared) == ""
+    two = {name: replace(host, shared=name) for name, host in apart.items()}
+    assert scattered(need(2, 2), two)
+    others = {name: replace(host, python="3.9") for name, host in hosts(2, 2, 8).items()}
+    assert scattered(need(3, 1), apart | {"other": others["node-c"]}), "that one cannot run it"
 
 
 def hosts(*free: int, slots: int = 0) -> dict[str, Host]:
