@@ -83,6 +83,19 @@ def folder(option: str, text: str | None) -> Path | None:
     return None if text is None else Path(text).absolute()
 
 
+def shared_folder(text: str | None) -> Path | None:
+    """The folder of --shared, which is there: one that is made would be this machine's own, where
+    the disk that all see is not mounted.
+    """
+    found = folder("--shared", text)
+    if found is not None and not found.is_dir():
+        raise JobError(
+            f"--shared {text}: there is no such folder. Mount the disk that all machines see, or "
+            f"make the folder there once with mkdir"
+        )
+    return found
+
+
 def open_cluster(zk_hosts: str | None, key_file: str | None) -> ClusterClient:
     """Open the cluster of a command."""
     from horn.cluster.client import ClusterClient

@@ -7,7 +7,7 @@ import platform
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,7 @@ def _key(key_file: str | None) -> str:
 
 
 def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
+    from horn.cluster.job_controller import host_of
     from horn.cluster.versions import versions
     from horn.doctor import Finding, finding
     from horn.errors import HornError
@@ -81,7 +82,10 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
         text = f"ZooKeeper's is {skew:+.1f} s from this one"
         yield Finding("Clock", abs(skew) < SKEW_S, text)
         mine, members = versions(), cluster.workers()
-        yield Finding("Workers", bool(members), f"{len(members)} up")
+        down = sorted({*cluster.coord.children(cluster.paths.all_orders())} - members.keys())
+        yield Finding("Workers", bool(members) and not down, _up(len(members), down))
+        if len(members) > 1:
+            yield _common_folder({n: host_of(m, 0).shared for n, m in members.items()})
         for name, member in members.items():
             theirs = {k: member.versions.get(k) for k in mine}
             words = ", ".join(f"{k} {v}" for k, v in theirs.items())
@@ -91,6 +95,36 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
             yield finding(f"Worker {name}, service", lambda n=name, m=member: _call(cluster, n, m))  # type: ignore[misc]
     finally:
         cluster.__exit__()
+
+
+def _up(n: int, down: Sequence[str]) -> str:
+    """How many workers are up, in words. down : those that went without giving back their place."""
+    if not down:
+        return f"{n} up"
+    return (
+        f"{n} of {n + len(down)} up; {', '.join(down)} was killed or cut off: start it again, or, "
+        f"if it will not come back,  horn rm --worker {down[0]}"
+    )
+
+
+def _common_folder(shared: Mapping[str, str]) -> Finding:
+    """Whether workers see one folder. shared : the id of that of --shared by worker, or ""."""
+    from horn.doctor import Finding
+
+    by_folder = dict[str, list[str]]()
+    for name, folder in sorted(shared.items()):
+        by_folder.setdefault(folder, []).append(name)
+    without = by_folder.pop("", [])
+    lost = "a job over several of them saves no checkpoints"
+    if not by_folder:  # as it may be meant
+        return Finding("Common folder", True, f"none (horn worker --shared): {lost}")
+    if len(by_folder) == 1 and not without:
+        return Finding("Common folder", True, f"the same on {', '.join(sorted(shared))}")
+    kinds = [f"one on {', '.join(names)}" for names in by_folder.values()]
+    if without:
+        kinds.append(f"none on {', '.join(without)}")
+    text = f"{'; '.join(kinds)}: {lost}. See that --shared is mounted, and the same, on all"
+    return Finding("Common folder", False, text)
 
 
 def _call(cluster: Any, name: str, member: Any) -> str:

@@ -80,7 +80,7 @@ def command(words: tuple[str, ...], slots: int | None, join: bool, first: str | 
             address=mine,
             name=f"{_cluster.host_name()}-{rank}" if is_joined else "here",
             folder=_cluster.folder("--dir", folder) or _folder(stack),
-            shared=_cluster.folder("--shared", shared),
+            shared=_cluster.shared_folder(shared),
             key=key,
             is_insecure=insecure,
         )

@@ -73,7 +73,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         address=address,
         name=paths.checked("worker", name or _cluster.host_name()),
         folder=_cluster.folder("--dir", folder),
-        shared=_cluster.folder("--shared", shared),
+        shared=_cluster.shared_folder(shared),
         key=key,
         is_insecure=insecure,
         session_s=terminal.duration(session),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import struct
@@ -18,6 +19,7 @@ import pytest
 
 from horn import cli
 from horn.cli import _end
+from horn.errors import JobError
 from tests.cli.conftest import JOB, Result
 from tests.cluster.agents import ROOT
 
@@ -309,6 +311,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--lr=0.1"], 2, "'--lr'; write  --set optimizer.learning_rate=VALUE"),
         (["job.py", "--epoch", "5"], 2, "No such option '--epoch'; write  --set epochs=VALUE"),
         (["job.py", "--task", "2"], 2, "--tasks"),
+        (["job.py", "--zk", "h:1", "-d", "-o", "a b.horn"], 2, "horn fetch JOB -o 'a b.horn'"),
         (["job.py", "--zk", "h:1", "--resume"], 2, "on a cluster:  horn resume JOB"),
         (["job.py", "--zk", "h:1", "--resume", "r"], 2, "on a cluster:  horn resume JOB"),
         (["job.py", "--zk", "h:1", "--changed"], 2, "horn resume JOB --changed"),
@@ -387,6 +390,13 @@ def test_a_worker_whose_folder_is_an_empty_text(
     assert_refused(run(*command, option, ""), 2, f'{option} is "": name a folder, or leave it out')
 
 
+@pytest.mark.parametrize("command", [("worker", "--zk", "localhost:1"), ("up",)])
+def test_a_shared_folder_that_is_not_there(run: Any, command: tuple[str, ...]) -> None:
+    """It was made, on each machine by itself, where the disk of all was not mounted."""
+    done = run(*command, "--shared", "nfs/horn")
+    assert_refused(done, 2, "--shared nfs/horn: there is no such folder. Mount the disk that all")
+
+
 def test_a_worker_of_a_user_without_a_home(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose uid has no entry in passwd: it was called a bug in horn."""
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -401,6 +411,64 @@ def test_a_thread_that_the_system_does_not_start(capsys: pytest.CaptureFixture[s
     said = capsys.readouterr().err
     assert said.startswith("Error: RuntimeError: can't start new thread; this user may have no ")
     assert "raise ulimit -u" in said
+
+
+def test_a_stdout_that_the_users_code_has_closed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was called a bug in horn, after training."""
+    closed = io.TextIOWrapper(io.BytesIO())
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+    monkeypatch.setattr(_end, "_write_no_more", lambda: None)  # that of the tests goes on
+    failure = ValueError("I/O operation on closed file.")
+    assert _end._unexpected(failure, [], verbose=False) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ValueError: I/O operation on closed file.\nThe job's code has ")
+    assert "contextlib.redirect_stdout" in said
+
+
+def test_a_stdout_that_the_users_code_has_taken_away(run: Any, folder: Path) -> None:
+    """It was called a bug in horn, after the model was saved."""
+    (folder / "job.py").write_text(f"import sys\nsys.stdout = None\n{JOB}")
+    before = sys.stdout
+    try:
+        done = run("submit", "job.py", "-q")
+    finally:
+        sys.stdout = before
+    assert done.code == 0 and done.files == {"job.horn"} and done.err == ""
+
+
+def test_an_error_whose_text_raises(run: Any, folder: Path) -> None:
+    (folder / "mute.py").write_text(
+        "class Mute(Exception):\n    def __str__(self): raise RuntimeError('no text')\n"
+        "def job(): raise Mute\n"
+    )
+    done = run("submit", "mute.py")
+    assert_refused(
+        done, 1, "mute.py:3  def job(): raise Mute\nMute: (no text: its __str__ raised Ru"
+    )
+
+
+@pytest.mark.parametrize("missing", ["horn.sources", "horn.mistakes"])
+def test_an_error_is_told_where_files_of_horn_are_being_replaced(
+    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second traceback, of the import, took its place, and the exit code was 1."""
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    @click.command()
+    @click.option("--how", type=int)
+    def command(how: int) -> None:
+        if how == _end.INTERNAL:
+            raise ImportError("cannot import name 'a' from 'horn.b'")
+        raise JobError("what is wrong")
+
+    assert _end.ending(command, [f"--how={_end.INTERNAL}"]) == _end.INTERNAL
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == 1 and "ImportError: cannot import name 'a'" in said
+    assert _end.ending(command, ["--how=2"]) == 2
+    assert capsys.readouterr().err.endswith("what is wrong\n")
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "[::]", "*"])

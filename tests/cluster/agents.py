@@ -98,6 +98,7 @@ class Agents:
                 command += ["--key", str(self.key_file)]
             command += self.options
             if shared:
+                (self.folder / "shared").mkdir(exist_ok=True)
                 command += ["--shared", str(self.folder / "shared")]
             with open(self.folder / f"{name}.out", "ab") as out:
                 self.processes[name] = subprocess.Popen(

@@ -18,6 +18,9 @@ from typing import Any
 
 import pytest
 
+from horn.cli import horn
+from horn.cli._end import ending
+from horn.cli.doctor import _common_folder, _there
 from horn.cluster import job_controller
 from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
@@ -32,6 +35,7 @@ from horn.cluster.store import PROGRESS
 from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Reply, Znode
+from horn.doctor import Finding
 from horn.errors import AccessDenied, JobError, NotFound
 from horn.rpc.call import ServiceFailed
 from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive, restartable
@@ -215,6 +219,74 @@ def test_stop_saves_and_resume_goes_on_to_the_same_model(
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_a_worker_that_was_killed_is_named_by_doctor_until_it_is_forgotten(
+    cluster_of: Agents, client: ClusterClient, capsys: pytest.CaptureFixture[str]
+):
+    """All was well by horn doctor, and horn status counted it for ever."""
+    cluster_of.session_s = 5.0
+    cluster_of.start("a", "b")
+    cluster_of.wait_known(client)
+    rm = ["rm", "--worker", "b", "--zk", cluster_of.hosts]
+    assert ending(horn, rm) == 6 and "worker b is up: end it first" in capsys.readouterr().err
+    cluster_of.kill("b")
+    cluster_of.wait(lambda: "b" not in client.workers())
+
+    def workers() -> Finding:
+        return next(f for f in _there(cluster_of.hosts, None) if f.what == "Workers")
+
+    said = workers()
+    assert not said.is_well and said.text.startswith("1 of 2 up; b was killed or cut off: start it")
+    assert ending(horn, rm) == 0 and capsys.readouterr().out == "b\n"
+    assert workers() == Finding("Workers", True, "1 up")
+    assert ending(horn, rm) == 4 and "no worker 'b' is known" in capsys.readouterr().err
+    cluster_of.start("b")  # it may come back all the same
+    cluster_of.wait_known(client)
+    assert workers().text == "2 up"
+
+
+def test_doctor_says_whether_workers_see_one_folder():
+    same = _common_folder({"a": "x", "b": "x"})
+    assert same.is_well and same.text == "the same on a, b"
+    none = _common_folder({"a": "", "b": ""})
+    assert none.is_well and none.text.startswith("none (horn worker --shared): a job over several")
+    some = _common_folder({"a": "x", "b": "y", "c": "", "d": "x"})
+    assert not some.is_well
+    assert some.text.startswith("one on a, d; one on b; none on c: a job over several of")
+    assert not _common_folder({"a": "x", "b": ""}).is_well
+
+
+def test_a_job_over_workers_without_a_shared_folder_says_that_it_keeps_no_checkpoints(
+    cluster_of: Agents,
+    client: ClusterClient,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+):
+    """Nothing said so: after a task's death it began anew, and its stop ended with 0."""
+    cluster_of.start("a", "b", slots=1)
+    cluster_of.wait_known(client)
+    held = cluster_of.held(50)
+    with pytest.raises(JobError, match=r"no checkpoint could be saved \(--checkpoint-ev"):
+        cluster_of.submit(client, *held, tasks=2, checkpoint_s=1.0)
+    job = cluster_of.submit(client, "--epochs", FOREVER, *held, tasks=2)
+    assert "Nothing will be kept for a restart: it takes 2 slots" in caplog.text
+    cluster_of.wait_running(client, job, 20)
+    said = (
+        "no checkpoints of it are saved, since its workers a, b have no folder in common (horn "
+        "worker --shared): it can only begin anew"
+    )
+    status = client.status(job)
+    assert status.note == status.unkept == said
+
+    def run(*words: str) -> int:
+        return ending(horn, [*words, job, "--zk", cluster_of.hosts])
+
+    assert run("status") == 0 and f"\nNote: {said}\n" in capsys.readouterr().out
+    assert run("logs") == 0 and said in capsys.readouterr().out
+    assert run("stop") == 1
+    err = capsys.readouterr().err
+    assert f"is to stop. It cannot save: {said}." in err and f"Job {job}: {said}" in err
 
 
 def test_without_a_shared_folder_a_job_goes_on_where_its_checkpoint_is(

@@ -124,6 +124,7 @@ def test_three_hosts_with_horn_zk_and_a_key_nothing_else(net: Network, key: Key,
             started(a, tmp_path, "zk", "--bind", a.address, "--data-dir", str(tmp_path / "zk"))
         )
         wait_until(lambda: 2181 in a.ports())
+        (tmp_path / "s").mkdir()
         for host in net.hosts:
             words = ["worker", "--host", host.address, "--slots", "2", "--name", f"w{host.number}"]
             places = ["--dir", str(tmp_path / f"d{host.number}"), "--shared", str(tmp_path / "s")]
@@ -170,6 +171,7 @@ def test_under_slurm_the_nodes_of_a_step_are_a_cluster(net: Network, key: Key, t
     """A fake srun: the same command on each node, with what Slurm says in the environment."""
     names = "".join(f"{host.address} node{host.number}\n" for host in net.hosts)
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+    (tmp_path / "s").mkdir()
     nodes: list[subprocess.Popen[str]] = []
     try:
         with captured(net, tmp_path) as wire:

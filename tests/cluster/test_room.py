@@ -26,6 +26,7 @@ EPOCHS, PER_EPOCH = 8, 20
 
 def begun(made: Agents, client: ClusterClient, disk: Path, **more: Any) -> str:
     """A job that is near its end when its disk gets full, behind its last checkpoint."""
+    (disk / "s").mkdir()
     made.options += ["--shared", str(disk / "s")]
     made.start("a")
     since = made.held((EPOCHS - 2) * PER_EPOCH)
@@ -57,6 +58,7 @@ def test_a_job_whose_disk_is_full_keeps_its_groups_and_a_stop_says_what_it_loses
 ):
     """Both went on from the last checkpoint, or from none, without a word and with exit code 0."""
     cluster_of.environment["TMPDIR"] = str(tmp_path)
+    (small_disk / "s").mkdir()
     cluster_of.options += ["--shared", str(small_disk / "s")]
     cluster_of.start("a")
     held = cluster_of.held(90)

@@ -124,6 +124,7 @@ class Cluster:
     def start(self, number: int, *more: str, environment: Any = None) -> subprocess.Popen[Any]:
         """Start the worker of a host, again or for the first time."""
         host = self.hosts[number]
+        (self.folder / "shared").mkdir(exist_ok=True)
         words = [
             *HORN, "worker", "--zk", self.address, "--slots", str(self.slots),
             "--host", host.address, "--name", f"host{number}",
