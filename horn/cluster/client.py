@@ -26,7 +26,6 @@ import msgspec
 
 from horn.atomic_write import atomic_write
 from horn.cluster import submission
-from horn.cluster.capacity import terms
 from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
 from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unkept, unsaved
 from horn.cluster.scheduler import Host, check_files, scattered
@@ -202,6 +201,8 @@ class ClusterClient:
         """Submit a job and return its id. ``wanted.job`` is the id's first part if it is no id.
         Raises JobError: the workers that are up cannot run it, or not save what it asks for.
         """
+        from horn.cluster.capacity import terms
+
         topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
         hosts = {name: host_of(member, 0) for name, member in self.workers().items()}
         check_files(topology, list(hosts.values()))

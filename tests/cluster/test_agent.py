@@ -246,6 +246,18 @@ def test_a_worker_that_was_killed_is_named_by_doctor_until_it_is_forgotten(
     assert workers().text == "2 up"
 
 
+def test_a_worker_says_how_long_zookeeper_keeps_its_session_if_it_asked_for_another(
+    cluster_of: Agents,
+):
+    """--session 1h was taken without a word."""
+    cluster_of.session_s = 3600.0
+    cluster_of.start("a")
+    assert "--session 3600s: ZooKeeper keeps sessions for 2 to 20 times" in cluster_of.said()
+    cluster_of.session_s = 5.0
+    cluster_of.start("b")
+    assert "--session 5s" not in cluster_of.said()
+
+
 def test_doctor_says_whether_workers_see_one_folder():
     same = _common_folder({"a": "x", "b": "x"})
     assert same.is_well and same.text == "the same on a, b"
