@@ -129,7 +129,7 @@ def _named(zk_hosts: str | None) -> str:
     return zk_hosts
 
 
-COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
+COLUMNS = ("JOB", "STATE", "QUEUE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
 
 
 def state_named(text: str) -> JobState:
@@ -156,6 +156,7 @@ def row(status: JobStatus) -> list[str]:
     return [
         status.job,
         status.state.value,
+        str(status.place or "–"),
         found.strategy if found else "–",
         f"{n_groups(status)}×{found.tasks}" if found else "–",
         f"{at['epoch']}{of}" if "epoch" in at else "–",
@@ -179,6 +180,7 @@ def as_json(status: JobStatus) -> dict[str, Any]:
         "schema": "horn.job/1",
         "id": status.job,
         "state": status.state.value,
+        "queue": status.place or None,
         "strategy": found.strategy if found else None,
         "groups": n_groups(status),
         "tasks": found.tasks if found else None,

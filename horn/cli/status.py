@@ -111,7 +111,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
 def _show_job(cluster: ClusterClient, job: str, as_json: bool) -> None:
     from horn import terminal
 
-    status = cluster.status(job)
+    status = cluster.placed(cluster.status(job))
     if as_json:
         terminal.print_json(_cluster.as_json(status))
         return
@@ -127,6 +127,8 @@ def _details(status: JobStatus, up: Container[str]) -> list[str]:
     lines: list[Any] = []
     if status.reason:
         lines.append(f"It {status.reason}.")
+    if status.place:
+        lines.append(f"Place in the queue: {status.place}")
     if record.groups:
         leaving = f"; {', '.join(map(str, record.leaving))} to leave" if record.leaving else ""
         lines.append(f"Groups: {', '.join(map(str, record.groups))}{leaving}")

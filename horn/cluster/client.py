@@ -18,7 +18,7 @@ import time
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +68,8 @@ FILE_BYTES = 2**40  # of one at most
 @dataclass(frozen=True)
 class JobStatus:
     """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted, by its clock.
-    standstill : why nothing of it goes on, where no worker is up, nor a master to say so.
+    standstill : why nothing of it goes on, where no worker is up, nor a master to say so. place :
+    of a PENDING job in the queue, from 1, where it was asked for; else 0.
     """
 
     job: str
@@ -81,6 +82,7 @@ class JobStatus:
     created: int
     age_s: float
     standstill: str = ""
+    place: int = 0
 
     @property
     def reason(self) -> str:
@@ -403,7 +405,29 @@ class ClusterClient:
                     continue
                 except UNREADABLE as error:
                     logger.warning("%s", self._unreadable(job, error))
-        return sorted(found, key=lambda status: -status.created)
+        waiting = self._queue([s.job for s in found if s.state is JobState.PENDING])
+        placed = [replace(s, place=waiting.get(s.job, 0)) for s in found]
+        return sorted(placed, key=lambda status: -status.created)
+
+    def placed(self, status: JobStatus) -> JobStatus:
+        """The same status, with the place in the queue, for which all other jobs are read."""
+        if status.state is not JobState.PENDING:
+            return status
+        waiting = self._queue(self.coord.children(self.paths.all_active()))
+        return replace(status, place=waiting.get(status.job, 0))
+
+    def _queue(self, jobs: Sequence[str]) -> dict[str, int]:
+        """The places of those of some jobs that are PENDING, in the order in which they begin."""
+        entered, at = {}, self.paths
+        for k in range(0, len(jobs), TOGETHER):
+            some = jobs[k : k + TOGETHER]
+            paths = [path(job) for job in some for path in (at.active, at.state)]
+            nodes = iter(self.coord.get_each(paths))
+            for job, listed, state in zip(some, nodes, nodes, strict=True):
+                is_pending = state is not None and state.data == JobState.PENDING.value.encode()
+                if listed is not None and is_pending:
+                    entered[job] = listed.created
+        return {job: k + 1 for k, job in enumerate(sorted(entered, key=entered.__getitem__))}
 
     # change
 

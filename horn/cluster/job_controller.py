@@ -1,7 +1,8 @@
 """The masters of a host: a candidate for each job, and ``master``'s decisions for those it leads.
 
 One thread for all jobs looks when ZooKeeper has changed. Each decision is one transaction, with the
-leadership and the record's version: an overtaken master writes nothing.
+leadership and the record's version: an overtaken master writes nothing. Jobs begin in the order of
+their nodes in ``/active``, which all masters see (docs/notes/0201).
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster.master import Decision, HostOrder, HostReport, JobRecord, JobSnapshot, decide
+from horn.cluster.master import (
+    Decision,
+    HostOrder,
+    HostReport,
+    JobRecord,
+    JobSnapshot,
+    could_run,
+    decide,
+)
 from horn.cluster.scheduler import Host, ResourceRequest
 from horn.coordination.election import Candidate, Leadership, commit_as
 from horn.coordination.jobs import ENDED, Jobs, JobState
@@ -59,6 +68,7 @@ class JobController:
         self._wake = threading.Event()
         self._closing = False
         self._jobs: dict[str, _Candidacy] = {}
+        self._next: str | None = None  # cached: the job to begin next, "" if there is none
         self._left_out: dict[str, str] = {}  # workers that are no hosts, and why
         self._wakes_workers = workers.subscribe(self.wake)
         coord.ensure(coord.paths.jobs(), coord.paths.all_active(), coord.paths.all_orders())
@@ -77,6 +87,7 @@ class JobController:
         try:
             while not self._closing:
                 self._wake.clear()
+                self._next = None
                 wait_s = LOOK_S
                 for job in self._known():
                     if self._closing:
@@ -97,11 +108,12 @@ class JobController:
                 job.close()
 
     def _known(self) -> list[_Candidacy]:
-        names = self._names.nodes().keys()
+        nodes = self._names.nodes()
+        names = nodes.keys()
         for gone in self._jobs.keys() - names:
             if self._jobs[gone].retire():
                 del self._jobs[gone]
-        for name in sorted(names - self._jobs.keys()):
+        for name in sorted(names - self._jobs.keys(), key=lambda name: nodes[name].created):
             try:
                 self._jobs[name] = _Candidacy(self, name)
             except HornError as error:
@@ -144,6 +156,34 @@ class JobController:
                 logger.error("worker left out host=%s reason=%s", name, reason)
         self._left_out = left_out
         return found, taken
+
+    def is_next(self, name: str) -> bool:
+        """Whether a PENDING job may begin, as far as others wait. All of them are known: they were
+        entered before it was, or have run.
+        """
+        if self._next is None:
+            self._next = self._find_next()
+        return self._next in ("", name)
+
+    def decided(self) -> None:
+        """A decision was written: another job may be the next."""
+        self._next = None
+
+    def _find_next(self) -> str:
+        """The job to begin next: of those that the workers could run if they ran nothing else, one
+        that has run before, else the oldest that is PENDING; "" if there is none.
+        """
+        nodes, oldest = self._names.nodes(), ""
+        for name in sorted(nodes, key=lambda name: nodes[name].created):
+            job = self._jobs.get(name)
+            state = None if job is None else job.state
+            if job is None or not job.nodes.is_ready:
+                oldest = oldest or name  # it may be; its view wakes this thread
+            elif state is JobState.RESTARTING and job.could_run(state):
+                return name
+            elif state is JobState.PENDING and not oldest and job.could_run(state):
+                oldest = name
+        return oldest
 
     def free(self, host: str, slots: int) -> int:
         """A host's slots without an order; 0 if its node cannot be read: no job is placed there."""
@@ -191,6 +231,26 @@ class _Candidacy:
         if name in WATCHED:
             self.controller.wake()
 
+    @property
+    def state(self) -> JobState | None:
+        return _state(self.nodes.nodes().get("state"))
+
+    def could_run(self, state: JobState) -> bool:
+        """Whether a job that has no places in this state had them if nothing else ran."""
+        nodes = self.nodes.nodes()
+        if not {"spec", "record"} <= set(nodes):
+            return False
+        try:
+            terms = self.controller.read(self.name, nodes["spec"])
+        except HornError:  # its master refuses it
+            return False
+        hosts, _ = self.controller.hosts(self.name)
+        record = self._record(nodes)
+        return could_run(JobSnapshot(state, terms.need, record, {}, hosts))
+
+    def _record(self, nodes: Mapping[str, Znode]) -> JobRecord:
+        return _decoded(nodes["record"], JobRecord, self.paths.record(self.name)) or JobRecord()
+
     def step(self) -> bool:
         """Make one decision, if this is the master and there is one; whether there was."""
         nodes = self.nodes.nodes()
@@ -237,7 +297,7 @@ class _Candidacy:
         self, nodes: Mapping[str, Znode], state: JobState, terms: JobTerms, leadership: Leadership
     ) -> bool:
         at = self.paths
-        record = _decoded(nodes["record"], JobRecord, at.record(self.name)) or JobRecord()
+        record = self._record(nodes)
         hosts, taken = self.controller.hosts(self.name)
         reports = {}
         for name, node in self.reports.nodes().items():
@@ -255,12 +315,14 @@ class _Candidacy:
         snapshot = JobSnapshot(
             state, terms.need, record, reports, hosts, terms.max_restarts,
             is_now, requested_groups(wish), wish[len(NOW) :].decode(errors="replace") * is_now,
+            state is not JobState.PENDING or self.controller.is_next(self.name),
         )  # fmt: skip
         found = decide(snapshot)
         if found is None:
             return False
         steps = self._steps(nodes, found, taken, terms.need)
         commit_as(self.coord, leadership, steps)
+        self.controller.decided()
         logger.info(
             "decided job=%s attempt=%d state=%s aim=%s allocations=%s reason=%s",
             self.name, found.record.attempt, (found.state or state).value, found.record.aim,

@@ -7,7 +7,7 @@ sessions, have ended before there is an order with the next attempt. docs/notes/
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +23,8 @@ FINISHED, FAILED, STOPPED, GONE = "finished", "failed", "stopped", "ended"
 LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases in which no process is left
 
 MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
+# Not with its place there: each job that leaves the queue would have all others written anew.
+QUEUES = "waits for its turn: others are before it in the queue"
 AGAIN = 2  # failures on a host since its last checkpoint, after which one is left where it lies
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -130,7 +132,7 @@ class JobRecord(StoredRecord, frozen=True):
 class JobSnapshot:
     """The state of a job, as read from ZooKeeper. ``reports`` : by host, of this attempt.
     ``hosts`` : workers that are up. wants_groups : asked for, 0 if none are. why : it is to stop,
-    "" if somebody wants it to.
+    "" if somebody wants it to. is_next : no other job is to begin before it.
     """
 
     state: JobState
@@ -142,6 +144,7 @@ class JobSnapshot:
     wants_now: bool = False
     wants_groups: int = 0
     why: str = ""
+    is_next: bool = True
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,8 @@ def decide(snapshot: JobSnapshot) -> Decision | None:
         return _tend(snapshot)
     if snapshot.state is JobState.STOPPING:
         return _stopped(snapshot.record, cause=snapshot.why)
+    if snapshot.state is JobState.PENDING and not snapshot.is_next:
+        return _queue(snapshot)
     return _place(snapshot)
 
 
@@ -196,6 +201,26 @@ def _reports(snapshot: JobSnapshot) -> dict[str, HostReport]:
 
 
 # Nothing runs
+
+
+def could_run(snapshot: JobSnapshot) -> bool:
+    """Whether the workers that are up had room for a job without allocations if they ran nothing
+    else.
+    """
+    found = _place(_alone(snapshot))
+    return found is not None and bool(found.orders)
+
+
+def _alone(snapshot: JobSnapshot) -> JobSnapshot:
+    hosts = {name: replace(host, free=host.slots) for name, host in snapshot.hosts.items()}
+    return replace(snapshot, hosts=hosts)
+
+
+def _queue(snapshot: JobSnapshot) -> Decision | None:
+    """Let a job wait for others that begin before it; one that could not run anyway says why."""
+    if could_run(snapshot):
+        return _waits(snapshot.record, Unschedulable(QUEUES))
+    return _place(_alone(snapshot))
 
 
 def _place(snapshot: JobSnapshot) -> Decision | None:

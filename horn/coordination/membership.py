@@ -111,6 +111,11 @@ class FolderView:
         if self._is_closed_to_us:
             raise self.coord._denied(self.folder, "list")
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the folder has been read once."""
+        return self._ready.is_set()
+
     def nodes(self) -> dict[str, Znode]:
         with self._lock:
             return dict(self._nodes)

@@ -14,6 +14,7 @@ from horn.cluster.master import (
     FAILED,
     FINISHED,
     GONE,
+    QUEUES,
     RUN,
     RUNNING,
     STARTING,
@@ -74,6 +75,17 @@ def test_why_it_waits_is_noted_once():
     found = decide(snapshot)
     assert found is not None and "waits for 2 slots" in found.record.reason
     assert found.state is None and decide(after(snapshot, found)) is None
+
+
+def test_a_job_that_is_not_the_next_waits_and_says_what_is_missing_for_it_in_any_case():
+    snapshot = replace(start(), is_next=False)
+    found = decide(snapshot)
+    assert found is not None and not found.orders and found.record.reason == QUEUES
+    assert decide(after(snapshot, found)) is None
+    few = decide(replace(snapshot, hosts=hosts(a=1)))
+    assert few is not None and few.record.reason.endswith("has 1: start more workers")
+    restarting = decide(replace(snapshot, state=JobState.RESTARTING))
+    assert restarting is not None and restarting.state is JobState.RUNNING
 
 
 def test_when_all_have_finished_it_has_succeeded_with_the_result_of_rank_0():

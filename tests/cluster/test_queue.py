@@ -1,0 +1,203 @@
+"""The order in which jobs begin: masters of two hosts, and a worker that is played here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.job_controller import JobController, JobTerms
+from horn.cluster.master import FAILED, FINISHED, QUEUES, HostFailure, HostReport, JobRecord
+from horn.cluster.scheduler import ResourceRequest
+from horn.coordination.jobs import Jobs, JobState
+from horn.coordination.membership import Membership
+from horn.coordination.records import Put
+from horn.coordination.session import Session
+from tests.cluster.helpers import wait_until
+
+pytestmark = [pytest.mark.net, pytest.mark.timeout(120)]
+
+
+class Cluster:
+    """A worker with four slots, which runs nothing, and the masters of two hosts."""
+
+    def __init__(self, connect) -> None:
+        self.connect, self.coord = connect, connect()
+        self.jobs, self.at = Jobs(self.coord), self.coord.paths
+        self.workers: list[Membership] = []
+        self.masters: dict[str, tuple[Session, Membership, JobController]] = {}
+        self.join("w", 4)
+
+    def join(self, name: str, slots: int) -> None:
+        self.coord.ensure(self.at.orders(name))
+        self.workers.append(Membership(self.coord, self.at.workers()))
+        self.workers[-1].join(name, f"tcp://{name}", info={"slots": slots})
+
+    def start_masters(self, who: str) -> None:
+        coord = self.connect()
+        members = Membership(coord, coord.paths.workers())
+        read = lambda job, node: JobTerms(ResourceRequest(1, int(node.data)), 5)  # noqa: E731
+        self.masters[who] = coord, members, JobController(coord, members, who, read)
+
+    def end_masters(self, who: str) -> None:
+        coord, members, controller = self.masters.pop(who)
+        controller.close()
+        members.close()
+        coord.close()
+
+    def enter(self, *jobs: str, slots: int = 4) -> None:
+        for job in jobs:
+            self.jobs.create(job, str(slots).encode())
+
+    def record(self, job: str) -> JobRecord:
+        data = self.coord.get(self.at.record(job)).data
+        return msgspec.json.decode(data, type=JobRecord) if data else JobRecord()
+
+    def wait(self, job: str, state: JobState, attempt: int = 0) -> JobRecord:
+        """Until a job is in a state; its record then."""
+
+        def is_there() -> bool:
+            return self.jobs.state(job) is state and self.record(job).attempt >= attempt
+
+        wait_until(is_there)
+        return self.record(job)
+
+    def wait_reason(self, job: str, reason: str) -> None:
+        wait_until(lambda: reason in self.record(job).reason)
+
+    def report(self, job: str, report: HostReport) -> None:
+        """Let all workers of a job that runs report an end of its tasks."""
+        record = self.wait(job, JobState.RUNNING)
+        for host, allocation in record.allocations.items():
+            said = msgspec.structs.replace(report, member=allocation.member)
+            path = self.at.report(job, record.attempt, host)
+            self.coord.create(path, msgspec.json.encode(said))
+
+    def finish(self, job: str) -> None:
+        self.report(job, HostReport(FINISHED))
+        self.wait(job, JobState.SUCCEEDED)
+
+    def states(self, *jobs: str) -> list[str]:
+        return [self.jobs.state(job).value for job in jobs]
+
+    def client(self) -> ClusterClient:
+        client = ClusterClient("here")
+        client.coord, client.paths, client.jobs = self.coord, self.at, self.jobs
+        return client
+
+
+@pytest.fixture
+def cluster(connect_embedded) -> Iterator[Cluster]:
+    made = Cluster(connect_embedded)
+    with contextlib.ExitStack() as stack:
+        for worker in made.workers:
+            stack.callback(worker.close)
+        stack.callback(lambda: [made.end_masters(who) for who in list(made.masters)])
+        yield made
+
+
+def test_jobs_begin_in_the_order_of_their_submission_whatever_their_names_and_masters(cluster):
+    names = ["filler", "zz", "mm", "aa"]
+    cluster.start_masters("h1")
+    cluster.enter(*names[:2])
+    cluster.wait("filler", JobState.RUNNING)
+    cluster.start_masters("h2")
+    cluster.enter(*names[2:])
+    for k, name in enumerate(names):
+        cluster.wait(name, JobState.RUNNING)
+        assert cluster.states(*names[k + 1 :]) == ["PENDING"] * (3 - k)
+        cluster.finish(name)
+
+
+def test_jobs_that_wait_begin_in_order_after_the_death_of_their_master(cluster):
+    cluster.start_masters("h1")
+    cluster.enter("filler", "zz", "mm", "aa")
+    cluster.wait_reason("aa", QUEUES)
+    cluster.end_masters("h1")
+    cluster.report("filler", HostReport(FINISHED))
+    cluster.start_masters("h2")
+    for name in ("zz", "mm"):
+        cluster.wait(name, JobState.RUNNING)
+        assert cluster.states("aa") == ["PENDING"]
+        cluster.finish(name)
+    cluster.wait("aa", JobState.RUNNING)
+
+
+def test_a_large_job_is_not_overtaken_by_small_ones_that_were_submitted_later(cluster):
+    cluster.start_masters("h1")
+    cluster.start_masters("h2")
+    cluster.enter("first", slots=2)
+    cluster.enter("big", slots=4)
+    cluster.enter("late", slots=2)
+    cluster.wait_reason("late", QUEUES)
+    cluster.wait_reason("big", "waits for 4 slots; 2 are free")
+    cluster.finish("first")
+    cluster.wait("big", JobState.RUNNING)
+    assert cluster.states("late") == ["PENDING"]
+    cluster.finish("big")
+    assert cluster.wait("late", JobState.RUNNING).reason == ""
+
+
+def test_a_job_that_no_workers_could_run_holds_up_nobody_until_they_can(cluster):
+    cluster.start_masters("h1")
+    cluster.enter("huge", slots=8)
+    cluster.wait_reason("huge", "start more workers")
+    cluster.enter("small", slots=4)
+    cluster.wait("small", JobState.RUNNING)
+    cluster.join("v", 4)
+    cluster.wait_reason("huge", "waits for 8 slots; 4 are free")
+    cluster.enter("last", slots=2)
+    cluster.wait_reason("last", QUEUES)
+    cluster.finish("small")
+    cluster.wait("huge", JobState.RUNNING)
+    assert cluster.states("last") == ["PENDING"]
+
+
+def test_a_job_that_lost_its_places_has_them_again_before_those_that_wait(cluster):
+    cluster.start_masters("h1")
+    cluster.enter("huge", slots=8)
+    cluster.enter("runs", slots=4)
+    cluster.wait("runs", JobState.RUNNING)
+    cluster.join("v", 4)
+    cluster.wait_reason("huge", "waits for 8 slots; 4 are free")
+    cluster.report("runs", HostReport(FAILED, failure=HostFailure("killed")))
+    cluster.wait("runs", JobState.RUNNING, attempt=2)
+    assert cluster.states("huge") == ["PENDING"]
+
+
+def test_a_job_that_is_stopped_or_refused_holds_up_nobody(cluster):
+    cluster.start_masters("h1")
+    cluster.enter("filler", slots=2)
+    cluster.wait("filler", JobState.RUNNING)
+    cluster.enter("big", slots=4)
+    cluster.enter("late", slots=2)
+    cluster.wait_reason("late", QUEUES)
+    cluster.client().stop("big", now=False)
+    cluster.wait("late", JobState.RUNNING)
+
+
+def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cluster):
+    client, at = cluster.client(), cluster.at
+    cluster.enter("zz", "mm", "aa")
+
+    def places() -> dict[str, int]:
+        found = {status.job: status.place for status in client.all_statuses()}
+        active = {status.job: status.place for status in client.all_statuses(active=True)}
+        assert active == {job: place for job, place in found.items() if place}
+        assert {job: one(job).place for job in found} == found
+        return found
+
+    def one(job: str) -> JobStatus:
+        return client.placed(client.status(job))
+
+    assert places() == {"zz": 1, "mm": 2, "aa": 3}
+    cluster.jobs.change("zz", JobState.PENDING, JobState.STOPPED)
+    assert places() == {"zz": 0, "mm": 1, "aa": 2}
+    cluster.jobs.change("zz", JobState.STOPPED, JobState.PENDING)
+    assert places() == {"zz": 3, "mm": 1, "aa": 2}
+    cluster.coord.commit([Put(at.state("mm"), b"RUNNING")])
+    with_mm = {status.job: status.place for status in client.all_statuses(active=True)}
+    assert with_mm == {"zz": 2, "mm": 0, "aa": 1}
