@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import threading
 import time
@@ -16,7 +17,8 @@ from horn.cli import _cluster
 if TYPE_CHECKING:
     from horn.cluster.agent import Agent
 
-END_S = 25.0  # to end in order; Kubernetes kills after 30
+GRACE = "25s"  # Kubernetes kills after 30
+END_S = 10.0  # of it, to end in order
 UNREACHABLE = 3  # the exit code
 LEAST_BYTES = 1 << 28  # with half of it a job's own process cannot start its threads
 
@@ -38,6 +40,9 @@ LEAST_BYTES = 1 << 28  # with half of it a job's own process cannot start its th
               "the loss of a machine.")  # fmt: skip
 @click.option("--session", default="6s", metavar="TIME",
               help="After so long without a word a machine is given up.")  # fmt: skip
+@click.option("--grace", default=GRACE, metavar="TIME",
+              help="After SIGTERM or Ctrl-C it ends within this time; until 10s before, jobs may "
+              "save and go on elsewhere. A second signal ends them.")  # fmt: skip
 @click.option("--memory", metavar="BYTES", type=click.IntRange(min=LEAST_BYTES),
               help="At most so much private memory per process of a job.")  # fmt: skip
 @click.option("--user", metavar="NAME",
@@ -46,7 +51,7 @@ LEAST_BYTES = 1 << 28  # with half of it a job's own process cannot start its th
               help="Accept that whoever reaches this machine can run code on it.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Only warnings.")
 def command(zk_hosts: str | None, key_file: str | None, slots: int | None, address: str,
-            name: str | None, folder: str | None, shared: str | None, session: str,
+            name: str | None, folder: str | None, shared: str | None, session: str, grace: str,
             memory: int | None, user: str | None, insecure: bool, quiet: bool) -> int:  # fmt: skip
     """Run tasks of a cluster's jobs on this machine, until Ctrl-C.
 
@@ -87,9 +92,10 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
             "jobs run as root here%s; --user NAME runs them as somebody else",
             "" if key is None else " and can read the key",
         )
+    save_s = max(terminal.duration(grace) - END_S, 0.0)
     agent = Agent(capacity)
 
-    _end_on_signals(agent)
+    _end_on_signals(agent, save_s)
     many = f"{capacity.slots} slot{'s' * (capacity.slots > 1)}"
     if not quiet:
         agent.on_registered = lambda: terminal.say(
@@ -99,8 +105,9 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
     return 0
 
 
-def _end_on_signals(agent: Agent) -> None:
-    """Stop the agent when a signal comes, and END_S later the process, whatever it waits for.
+def _end_on_signals(agent: Agent, save_s: float) -> None:
+    """Stop the agent when a signal comes: its jobs have ``save_s`` to save, or until the next one.
+    END_S later the process ends, whatever it waits for.
 
     A thread hears of it from Python's handler in C: the main thread does not if it waits for good,
     or if the signal comes just before it begins to wait.
@@ -111,11 +118,21 @@ def _end_on_signals(agent: Agent) -> None:
     heard, told = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(told, False)
 
+    def wait(timeout_s: float | None = None) -> None:
+        """Until a signal comes."""
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        while select.select([heard], [], [], ends and max(ends - time.monotonic(), 0.0))[0]:
+            if os.read(heard, 1)[0] in numbers:
+                return
+
     def listen() -> NoReturn:
-        while os.read(heard, 1)[0] not in numbers:
-            pass
+        wait()
         with contextlib.suppress(OSError):  # it ends already
-            agent.stop()
+            agent.stop(save_s)
+        if save_s > 0:
+            wait(save_s)
+            with contextlib.suppress(OSError):
+                agent.stop()
         time.sleep(END_S)
         text = (
             f"Worker {agent.name} could not end in order within {END_S:g} s; what it started ends"

@@ -88,6 +88,7 @@ class Agent:
         self.on_registered: Callable[[], None] = lambda: None
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
+        self._save_until = 0.0  # by the monotonic clock: for the jobs here, once it is stopping
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._warm: RunnerProcess | None = None
         self._n_standby = 0  # its tasks
@@ -114,7 +115,11 @@ class Agent:
             os.close(self._wake)
             raise
 
-    def stop(self) -> None:
+    def stop(self, save_s: float = 0.0) -> None:
+        """End ``run``, once the jobs here are saved and stopped, or after ``save_s`` seconds. A
+        second call sets that time anew.
+        """
+        self._save_until = time.monotonic() + save_s
         self._stopping = True
         self._poke()
 
@@ -232,7 +237,7 @@ class Agent:
     def _fence(self) -> None:
         """End jobs when the agent is cut off; in a thread: the agent's may wait for ZooKeeper."""
         pause = threading.Event()
-        while self._suspended and not self._stopping:
+        while self._suspended and self._wake >= 0:
             if self._is_cut_off():
                 for run in list(self.runs.values()):
                     run.kill_runner(self._ended(run, "its agent was cut off from ZooKeeper"))
@@ -493,12 +498,34 @@ class Agent:
         n_ranks = len(run.order.allocations[self.name].ranks)
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
+    def _let_save(self, orders: FolderView) -> None:
+        """Do as orders say until no job is left here, or the time is over: the masters see that
+        this host offers no slots, and have its jobs save, stop and go on elsewhere.
+        """
+        left_s = self._save_until - time.monotonic()
+        if self.runs and left_s > 0:
+            logger.info(
+                "agent leaves host=%s jobs=%s; they may save for %.0f s; a second signal ends them",
+                self.name, ",".join(sorted(self.runs)), left_s,
+            )  # fmt: skip
+        while time.monotonic() < self._save_until:
+            self._reconcile(orders.nodes())
+            for run in self.runs.values():
+                if run.report.phase == STARTING:  # nothing is to be saved
+                    run.aim_at("end")
+            self._tell()
+            if all(run.is_over for run in self.runs.values()):
+                return
+            self._turn(min(time.monotonic() + self._patience(), self._save_until))
+
     def _leave(self, orders: FolderView) -> None:
-        """Leave in order: offer no slots, end jobs, report, give the place back. With its orders'
-        folder goes what ``horn status`` knows a worker by; one that still has orders stays known.
+        """Leave in order: offer no slots, let jobs save, end those that do not, report, give the
+        place back. With its orders' folder goes what ``horn status`` knows a worker by; one that
+        still has orders stays known.
         """
         try:
             self.workers.tell(slots=0)  # or ended jobs would be placed here again at once
+            self._let_save(orders)
         except ClusterError as error:
             logger.warning("agent leaves, slots kept host=%s reason=%s", self.name, error)
         for run in self.runs.values():

@@ -185,9 +185,13 @@ def is_gone(snapshot: JobSnapshot, name: str) -> bool:
     return host is None or host.member != snapshot.record.allocations[name].member
 
 
-def _leaves(snapshot: JobSnapshot, name: str) -> bool:
-    """Whether an allocation's agent has gone, or offers no slots any more, as one that goes."""
-    return is_gone(snapshot, name) or not snapshot.hosts[name].slots
+def _leaving(snapshot: JobSnapshot) -> list[str]:
+    """Allocations whose agents have gone, or offer no slots any more, as those that go."""
+    hosts = snapshot.hosts
+    return sorted(
+        name for name in snapshot.record.allocations
+        if is_gone(snapshot, name) or not hosts[name].slots
+    )  # fmt: skip
 
 
 def _reports(snapshot: JobSnapshot) -> dict[str, HostReport]:
@@ -294,6 +298,8 @@ def _tend(snapshot: JobSnapshot) -> Decision | None:
         aim = END
     elif snapshot.state is JobState.STOPPING:
         aim = END if snapshot.wants_now else STOP
+    elif not fine and _leaving(snapshot) and _all_run(snapshot, reports):
+        aim = STOP  # with a checkpoint, from which it goes on elsewhere: _conclude
     if aim == record.aim == RUN and not fine:
         if snapshot.need.topology.n_servers:
             return _rescale(snapshot, reports)
@@ -451,7 +457,9 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         return Decision(_settled(free), withdrawn, JobState.SUCCEEDED, result)
     cause = first_cause(snapshot, reports)
     causes = [r.result["cause"] for r in reports.values() if r.result and "cause" in r.result]
-    if phases == {STOPPED} and record.aim == STOP and snapshot.state is not JobState.STOPPING:
+    leaving = _leaving(snapshot)
+    is_asked = record.aim == STOP and snapshot.state is not JobState.STOPPING
+    if phases == {STOPPED} and is_asked and not leaving:
         if causes:  # found out by the last one, for which there was no room any more
             free = _changed(free, n_restarts=record.n_restarts + 1, trouble=causes[0][:1000])
         return Decision(free, withdrawn, _restarting(snapshot))  # other groups go on
@@ -470,8 +478,9 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why or lost)
     if cause is None:  # an agent was told to leave: nobody's failure
         over = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
-        left = [name for name in over if _leaves(snapshot, name)] or over
+        left = leaving or over
         trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
+        trouble = "; ".join([trouble, *causes[:1]])[:1000]  # what could not be saved
         record = _changed(free, n_restarts=record.n_restarts + 1, trouble=trouble)
         return Decision(record, withdrawn, _restarting(snapshot))
     n = 1 if record.checkpoint != record.failed_at else record.n_failures + 1

@@ -204,6 +204,7 @@ class Agents:
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
+                process.send_signal(signal.SIGINT)  # the second: no job is to be saved first
         for name, process in self.processes.items():
             try:
                 process.wait(60)

@@ -44,6 +44,23 @@ from tests.cluster.helpers import Call, wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 
+SLOW = """
+import time
+
+import horn
+
+class Waits(horn.Callback):
+    def on_batch_end(self, context):
+        time.sleep(300)  # an iteration that no grace waits for
+
+def job():
+    net = horn.Network(seed=3)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return horn.Job(net, ([[0.0, 1.0]] * 4, [1] * 4), batch_size=1, callbacks=[Waits()])
+"""
+
+
 def weights(cluster: ClusterClient, job: str, folder: Path) -> str:
     """A hash of a job's model."""
     import horn
@@ -509,6 +526,51 @@ def test_an_agent_that_is_told_to_leave_hands_its_jobs_over(
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+
+
+@pytest.mark.parametrize("n_groups", [1, 2])
+def test_a_worker_that_is_told_to_go_has_its_jobs_saved_first(
+    n_groups: int, cluster_of: Agents, client: ClusterClient
+):
+    """On one host, and on the two that share its groups: none of what was computed is lost."""
+    cluster_of.start(*"ab"[:n_groups], slots=1, shared=True)
+    job = cluster_of.submit(client, "--epochs", "9", *cluster_of.held(20), groups=n_groups,
+                            checkpoint_s=3600.0, max_restarts=0)  # fmt: skip
+    cluster_of.start("c", slots=1, shared=True)
+    cluster_of.wait_running(client, job, 20)
+    cluster_of.kill("a", signal.SIGTERM)
+    assert cluster_of.processes["a"].wait(60) == 0
+    saved = client.status(job).record
+    assert saved.checkpoint >= 20 and saved.n_restarts == 1, (saved, cluster_of.said())
+    cluster_of.let_go()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.record.hosts == tuple("bc"[2 - n_groups :]) and status.record.attempt == 2
+    assert "agent leaves host=a jobs=" in (cluster_of.folder / "a.out").read_text()
+
+
+def test_a_second_signal_and_no_grace_end_a_worker_without_saving(
+    cluster_of: Agents, client: ClusterClient
+):
+    def trains() -> bool:
+        record = client.status(slow).record
+        return bool(record.allocations) and client._all_run(slow, record)
+
+    cluster_of.options = ["--grace", "1000s"]
+    cluster_of.start("a")
+    (cluster_of.folder / "slow.py").write_text(SLOW)
+    slow = cluster_of.submit(client, target=cluster_of.folder / "slow.py")
+    cluster_of.wait(trains)
+    cluster_of.kill("a", signal.SIGTERM)
+    cluster_of.wait(lambda: "agent leaves" in (cluster_of.folder / "a.out").read_text())
+    cluster_of.kill("a", signal.SIGINT)
+    assert cluster_of.processes["a"].wait(60) == 0
+    cluster_of.options = ["--grace", "0s"]
+    cluster_of.start("a")
+    cluster_of.wait(lambda: client.status(slow).record.attempt == 2 and trains())
+    cluster_of.kill("a", signal.SIGTERM)
+    assert cluster_of.processes["a"].wait(60) == 0
+    assert client.status(slow).record.checkpoint == -1
 
 
 def test_a_job_waits_for_slots_says_why_and_begins_when_they_come(

@@ -372,6 +372,41 @@ def test_an_agent_that_was_told_to_leave_is_no_failure():
     assert found.record.n_failures == 0 and "worker" in found.record.trouble
 
 
+def leaving(snapshot: JobSnapshot, name: str) -> JobSnapshot:
+    host = replace(snapshot.hosts[name], slots=0, free=0)
+    return replace(snapshot, hosts={**snapshot.hosts, name: host})
+
+
+def test_a_job_saves_before_its_worker_goes_and_goes_on_elsewhere():
+    snapshot = leaving(running(max_restarts=0), "a")
+    found = decide(snapshot)
+    assert found is not None and found.record.aim == STOP and found.state is None
+    snapshot = saying(after(snapshot, found), a=HostReport(STOPPED, checkpoint=7))
+    snapshot = saying(snapshot, b=HostReport(FINISHED))  # which follows the primary host
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.record.checkpoint == 7
+    snapshot = after(snapshot, decide(snapshot))
+    assert snapshot.state is JobState.RESTARTING and snapshot.record.n_failures == 0
+    assert (snapshot.record.trouble, snapshot.record.n_restarts) == ("worker a was stopped", 1)
+    free = hosts(b=2) | {"a": snapshot.hosts["a"]}
+    found = decide(replace(snapshot, hosts=free))
+    assert found is not None and set(found.orders) == {"b"}
+
+
+def test_a_job_that_starts_has_nothing_to_save_when_its_worker_goes():
+    first = start()
+    snapshot = leaving(after(first, decide(first)), "a")
+    assert decide(saying(snapshot, a=HostReport(RUNNING), b=HostReport(STARTING))) is None
+
+
+def test_what_could_not_be_saved_before_a_worker_went_is_told():
+    snapshot = leaving(running(), "b")
+    snapshot = after(snapshot, decide(snapshot))
+    lost = HostReport(STOPPED, result={"cause": "the disk is full"})
+    found = decide(saying(snapshot, a=lost, b=HostReport(STOPPED)))
+    assert found is not None and found.record.trouble == "worker b was stopped; the disk is full"
+
+
 def test_only_the_worker_that_leaves_is_said_to_have_been_stopped():
     """The tasks of the others end with its own, as they are told."""
     snapshot = saying(running(), a=HostReport(GONE))

@@ -294,7 +294,7 @@ def stuck(agent):
 
 Agent._session = stuck
 horn.cli.worker.END_S = 0.2
-main(["worker", "--zk", "127.0.0.1:1", "--slots", "1", "--dir", "a"])
+main(["worker", "--zk", "127.0.0.1:1", "--slots", "1", "--dir", "a", "--grace", "0s"])
 """
 
 
