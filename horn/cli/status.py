@@ -77,6 +77,7 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
 
 def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     from horn import terminal
+    from horn.cluster.master import QUEUES  # the column says it
     from horn.coordination.jobs import ENDED
 
     statuses = [s for s in cluster.all_statuses(active=True) if s.state not in ENDED]
@@ -103,7 +104,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
         f"Workers {len(hosts)} of {known} up",
         f"{free} of {slots} slots free",
         f"ZooKeeper {cluster.hosts}",
-        *(f"{s.job} {s.reason}" for s in statuses if s.reason),
+        *(f"{s.job} {s.reason}" for s in statuses if s.reason not in ("", QUEUES)),
     ]
     terminal.say(" · ".join(line))
 

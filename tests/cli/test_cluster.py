@@ -535,7 +535,7 @@ def test_a_worker_says_that_it_offers_slots_once_it_is_admitted(
         said.append(text)
         made[-1].stop()
 
-    monkeypatch.setattr(worker, "_end_on_signals", made.append)
+    monkeypatch.setattr(worker, "_end_on_signals", lambda agent, save_s: made.append(agent))
     monkeypatch.setattr(terminal, "say", say)
     options = ("--dir", str(tmp_path / "w"), "--slots", "1", "--session", "1s")
     assert run("worker", "--name", "a", *options).code == 6 and said == []
