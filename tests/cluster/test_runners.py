@@ -160,7 +160,7 @@ def test_who_is_cut_off_says_nothing_of_a_job_runner_that_has_just_ended(looks: 
     run = LeavingRun("one", HostOrder(1, RUN, {}), member=1)
     run.looks = looks
     agent = Agent.__new__(Agent)
-    agent._suspended, agent._stopping, agent.runs = True, False, {"one": run}
+    agent._suspended, agent._wake, agent.runs = True, 0, {"one": run}
     agent._is_cut_off = lambda: True  # type: ignore[method-assign]
     agent._ended = lambda run, why: why  # type: ignore[method-assign]
     agent._fence()
