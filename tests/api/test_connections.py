@@ -73,7 +73,6 @@ def test_one_graph_in_every_description(sparse):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: horn.Sparse(csr=3), "csr is the pair .indptr, indices., .*; got"),  # type: ignore
         (lambda: horn.Sparse(), "exactly one of fan_in, csr, edge_list, sources, matrix; got none"),
         (lambda: horn.Sparse(fan_in=1, sources=list), "got fan_in, sources"),
         (lambda: rows(horn.Sparse(fan_in=5)), "choose fan_in between 0 and 4"),
