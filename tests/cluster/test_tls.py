@@ -144,6 +144,7 @@ def test_neither_repr_nor_the_wire_s_record_shows_a_private_key(key: Key):
     assert "PRIVATE" not in repr(own) and "PRIVATE" not in repr(own.tls)
 
 
+@pytest.mark.cluster
 @pytest.mark.java
 @pytest.mark.skipif(not is_available(), reason="no Apache ZooKeeper on this machine")
 def test_apache_takes_the_certificates_that_keygen_makes(tmp_path: Path):

@@ -150,6 +150,7 @@ def test_tasks_divide_its_synapses_each_to_one(connection, split, n_tasks):
         assert set(ends[mine]) <= set(own)
 
 
+@pytest.mark.cluster
 @pytest.mark.net
 @pytest.mark.timeout(120)
 def test_two_tasks_train_what_one_does(connection):

@@ -88,6 +88,7 @@ def test_one_file_more_is_one_transport_more(tmp_path, monkeypatch):
     assert {"task-0", "task-1"} <= set(os.listdir(tmp_path))
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(120)
 def test_a_transport_of_the_users_carries_blocks_between_tasks(tmp_path, monkeypatch):
     (tmp_path / "carrier.py").write_text(THEIRS.replace("SCHEME", "carrier:Mine"))

@@ -172,6 +172,7 @@ with zmq.Context() as context:
 """
 
 
+@pytest.mark.cluster
 def test_what_is_received_into_is_not_cleared_by_the_system_again_and_again():
     """96 parts of 2 MB: more than 10,000 faults where the C library gives memory back."""
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, timeout=60)

@@ -192,6 +192,7 @@ def digits_job() -> horn.Job:
     return horn.Job(net, horn.data.digits(), epochs=2, optimizer=horn.SGD(0.1, momentum=0.9))
 
 
+@pytest.mark.cluster
 @pytest.mark.net
 @pytest.mark.timeout(120)
 def test_files_and_processes_keep_the_names(tmp_path):

@@ -202,6 +202,7 @@ def test_what_is_kept_and_what_begins_anew():
 
 
 @pytest.mark.net
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("cell", "how"),
     [

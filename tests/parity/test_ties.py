@@ -370,6 +370,7 @@ def digits_job(**more: Any) -> horn.Job:
     return horn.Job(net, horn.data.digits().x, target="input", **given)
 
 
+@pytest.mark.cluster
 @pytest.mark.net
 @pytest.mark.timeout(120)
 def test_files_processes_and_checkpoints_keep_ties(tmp_path):

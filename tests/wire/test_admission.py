@@ -42,6 +42,7 @@ task.close()
 """
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("n", [3000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_half_open_connections_leave_a_task_its_descriptors(n):
     task = subprocess.Popen(
