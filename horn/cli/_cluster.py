@@ -129,7 +129,7 @@ def _named(zk_hosts: str | None) -> str:
     return zk_hosts
 
 
-COLUMNS = ("JOB", "STATE", "QUEUE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE")
+COLUMNS = ("JOB", "STATE", "STRATEGY", "G×T", "EPOCH", "STEP", "LOSS", "VAL_ACC", "AGE", "QUEUE")
 
 
 def state_named(text: str) -> JobState:
@@ -156,7 +156,6 @@ def row(status: JobStatus) -> list[str]:
     return [
         status.job,
         status.state.value,
-        str(status.place or "–"),
         found.strategy if found else "–",
         f"{n_groups(status)}×{found.tasks}" if found else "–",
         f"{at['epoch']}{of}" if "epoch" in at else "–",
@@ -164,6 +163,7 @@ def row(status: JobStatus) -> list[str]:
         terminal.number(at.get("loss")),
         terminal.number(at.get("val_acc"), ".3f"),
         terminal.age(status.age_s),
+        str(status.place or "–"),
     ]
 
 
