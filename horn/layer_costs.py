@@ -143,7 +143,8 @@ def _before(told: Mapping[str, Any], space: Sequence[int], shape: Sequence[int])
     if padding == "valid":
         return [0] * n
     if padding != "same":
-        return _each(told, "padding", n)
+        each = padding if isinstance(padding, (list, tuple)) else [padding] * n
+        return [int(ends[0] if isinstance(ends, (list, tuple)) else ends) for ends in each]
     sizes = (_each(told, name, n) for name in ("kernel", "stride", "dilation"))
     return [
         max((out - 1) * step + (kernel - 1) * apart + 1 - size, 0) // 2

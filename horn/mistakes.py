@@ -200,6 +200,13 @@ CONNECTIONS = LAYERS | {
     **dict.fromkeys(("activation", "bias", "use_bias", "neuron", "name", "inputs"), "it in the "
                     "layer: net.layer(connect=horn.Convolution(8, 3), activation='relu')"),
 }  # fmt: skip
+WINDOWS = CONNECTIONS | {
+    "strides": "stride",
+    "pads": "padding=((top, bottom), (left, right)), or ((before, after),) of a signal",
+    "auto_pad": "padding='same', which is SAME_UPPER, or 'valid'",
+    "output_padding": "padding=((1, 0), (1, 0)) for padding=1, output_padding=1: what is left out "
+                      "before and after",
+}  # fmt: skip
 _PLACES = {
     **dict.fromkeys(("Network.layer(", "Network.output("), LAYERS),
     "Step.": {"step_size": "every", "gamma": "factor"},
@@ -207,10 +214,7 @@ _PLACES = {
     "Cosine.": dict.fromkeys(("T_max", "decay_steps"), "iterations") | {"eta_min": "final"},
     "Warmup.": dict.fromkeys(("steps", "warmup_steps"), "iterations"),
     **dict.fromkeys(("Dense.", "Sparse."), CONNECTIONS),
-    **dict.fromkeys(
-        ("Convolution.", "TransposedConvolution.", "Window.", "Local."),
-        CONNECTIONS | {"strides": "stride"},
-    ),
+    **dict.fromkeys(("Convolution.", "TransposedConvolution.", "Window.", "Local."), WINDOWS),
 }
 
 # Arguments of training, which predicting and evaluating do not take.

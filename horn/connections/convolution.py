@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Sizes, Windows, placed, whole
+from horn.connections.windows import Padding, Sizes, Windows, placed, whole
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -19,7 +19,7 @@ class SharedWindows(Windows):
     channels: int
     kernel: int | Sizes
     stride: int | Sizes = 1
-    padding: str | int | Sizes = "valid"
+    padding: Padding = "valid"
     dilation: int | Sizes = 1
     groups: int = 1
 
@@ -45,8 +45,9 @@ class Convolution(SharedWindows):
 
     kernel, stride, dilation : a number, or one per dimension of the layer below, whose shape is
     (n, channels) or (height, width, channels). padding : "valid", "same", or the number of
-    positions outside at each end, which send no messages. groups : the channels below are split
-    into so many groups, and each map receives one of them.
+    positions outside at each end, which send no messages; per dimension a number, or a pair
+    (before, after): ((2, 0),) along a signal, ((0, 1), (0, 1)) of a picture. groups : the channels
+    below are split into so many groups, and each map receives one of them.
 
     The weights are an array (channels, *kernel, channels below / groups).
     """

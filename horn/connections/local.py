@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Sizes, Windows, placed, whole
+from horn.connections.windows import Padding, Sizes, Windows, placed, whole
 from horn.mistakes import teaches
 
 
@@ -22,7 +22,7 @@ class Local(Windows):
     channels: int
     kernel: int | Sizes
     stride: int | Sizes = 1
-    padding: str | int | Sizes = "valid"
+    padding: Padding = "valid"
     dilation: int | Sizes = 1
 
     def __post_init__(self) -> None:

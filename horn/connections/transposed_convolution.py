@@ -9,7 +9,7 @@ import numpy as np
 
 from horn.connections import Placed
 from horn.connections.convolution import Convolution, SharedWindows
-from horn.connections.windows import Sizes, check_positions
+from horn.connections.windows import Sizes, at_ends, check_positions
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -25,7 +25,8 @@ class TransposedConvolution(SharedWindows):
     for deep learning", 2016, chapter 4): the one with these arguments leads from its maps to the
     layer below. kernel, stride, dilation, groups : as for ``horn.Convolution``. padding : "valid"
     ((n - 1) * stride + reach positions from n, where reach = (kernel - 1) * dilation + 1), "same"
-    (n * stride), or a number p, that leaves out p of "valid" at each end.
+    (n * stride), or how much of "valid" is left out at each end: as for ``horn.Convolution`` a
+    number, or per dimension one or a pair (before, after).
 
     The weights are an array (channels below, *kernel, channels / groups).
     """
@@ -41,19 +42,17 @@ class TransposedConvolution(SharedWindows):
         with ``where``, if there is none.
         """
         space, kernel, stride, dilation = self.sizes(below, where)
-        given = isinstance(self.padding, str)
-        outside = (0,) * len(space) if given else self._each("padding", len(space))
         found = []
-        for axis, (n, k, step, apart, out) in enumerate(
-            zip(space, kernel, stride, dilation, outside, strict=True)
+        for axis, (n, k, step, apart, (before, after)) in enumerate(
+            zip(space, kernel, stride, dilation, self.outside(len(space)), strict=True)
         ):
             whole_size = (n - 1) * step + (k - 1) * apart + 1
-            size = n * step if self.padding == "same" else whole_size - 2 * out
+            size = n * step if self.padding == "same" else whole_size - before - after
             if size < 1:
                 raise ModelError(
                     f"{where}: horn.TransposedConvolution makes {whole_size} positions of the {n} "
                     f"below (dimension {axis} of {below}), and padding={self.padding} leaves out "
-                    f"{out} at each end; what leaves one is a padding of at most "
+                    f"{at_ends(before, after)}; what leaves one is a padding of at most "
                     f"{(whole_size - 1) // 2}"
                 )
             found.append(size)

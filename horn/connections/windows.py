@@ -16,6 +16,7 @@ from horn.connections import Edges, Index, Placed
 from horn.errors import ModelError, is_whole
 
 Sizes = tuple[int, ...]
+Padding = str | int | tuple[int | tuple[int, int], ...]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 MOST_EDGES = 2**31 - 1  # synapses of one connection
 MOST_POSITIONS = 2**26  # of windows: 8,192 x 8,192, for which an array of whole numbers is 512 MiB
@@ -119,28 +120,27 @@ class Windows:
     """The common part of connections through windows.
 
     kernel, stride, dilation : a number, or one per dimension. padding : "valid" (windows lie
-    inside), "same" (as many positions as sources over stride), or the number of positions outside
-    at each end.
+    inside), "same" (as many positions as sources over stride; an odd one outside is after), or the
+    number of positions outside at each end: one, or per dimension one or a pair (before, after).
     """
 
     kernel: int | Sizes
     stride: int | Sizes
-    padding: str | int | Sizes
+    padding: Padding
     dilation: int | Sizes
 
     def __post_init__(self) -> None:
         """Check the arguments. Raises ModelError."""
         for name in ("kernel", "stride", "dilation"):
             _check(self, name, 1)
-        if isinstance(self.padding, str):
-            if self.padding not in ("valid", "same"):
-                causal = "; what a neuron may not hear is left out by sequences, horn.Delayed()"
-                raise ModelError(
-                    f'{type(self).__name__}: padding is "valid", "same" or a number, got '
-                    f"{self.padding!r}{causal if self.padding == 'causal' else ''}"
-                )
-        else:
-            _check(self, "padding", 0)
+        _check_padding(self)
+
+    def outside(self, n: int) -> list[tuple[int, int]]:
+        """The positions outside, (before, after), along each of n dimensions; none if padding is
+        a word. Raises ModelError if it is for other dimensions.
+        """
+        each = (0,) * n if isinstance(self.padding, str) else self._each("padding", n)
+        return [(ends, ends) if isinstance(ends, int) else ends for ends in each]
 
     def sizes(self, below: Sizes, where: str) -> tuple[Sizes, Sizes, Sizes, Sizes]:
         """The positions of the layer ``below``, and kernel, stride and dilation, by dimension.
@@ -164,19 +164,18 @@ class Windows:
         """
         space, kernel, stride, dilation = self.sizes(below, where)
         found, n_windows, n_taps = [], 1, 1
-        for axis, (n, k, step, apart) in enumerate(
-            zip(space, kernel, stride, dilation, strict=True)
+        for axis, (n, k, step, apart, (before, after)) in enumerate(
+            zip(space, kernel, stride, dilation, self.outside(len(space)), strict=True)
         ):
             reach = (k - 1) * apart + 1
             if self.padding == "same":
                 n_out = -(-n // step)
                 before = max((n_out - 1) * step + reach - n, 0) // 2
             else:
-                before = 0 if self.padding == "valid" else self._each("padding", len(space))[axis]
-                n_out = (n + 2 * before - reach) // step + 1
+                n_out = (n + before + after - reach) // step + 1
             if n_out < 1:
-                largest = (n + 2 * before - 1) // apart + 1
-                outside = f" with {before} outside at each end" if before else ""
+                largest = (n + before + after - 1) // apart + 1
+                outside = f" with {at_ends(before, after)} outside" if before or after else ""
                 raise ModelError(
                     f"{where}: a window of {reach} does not fit {n} positions{outside} (dimension "
                     f"{axis} of {below}); what fits is a kernel of at most {largest}, "
@@ -200,15 +199,24 @@ class Windows:
         """The taps of the windows over the layer ``below``. Raises ModelError as ``spans``."""
         return Taps(self.spans(below, where))
 
-    def _each(self, name: str, n: int) -> Sizes:
+    def _each(self, name: str, n: int) -> tuple[Any, ...]:
         value = getattr(self, name)
         found = value if isinstance(value, tuple) else (value,) * n
         if len(found) != n:
+            hint = ""
+            if name == "padding" and len(found) == 2 * n and all(isinstance(p, int) for p in found):
+                ends = tuple(zip(found[:n], found[n:], strict=True))
+                hint = f"; (before, after) are a pair: of ONNX's pads that is padding={ends}"
             raise ModelError(
                 f"{type(self).__name__}: {name}={value} is for {len(found)} dimensions, but the "
-                f"layer below has {n}"
+                f"layer below has {n}{hint}"
             )
         return found
+
+
+def at_ends(before: int, after: int) -> str:
+    """Numbers of positions outside, in words."""
+    return f"{before} at each end" if before == after else f"{before} before and {after} after"
 
 
 def check_positions(n_windows: int, n_taps: int, where: str) -> None:
@@ -235,6 +243,42 @@ def _check(windows: Any, name: str, least: int) -> None:
         )
     plain = tuple(map(int, numbers))
     object.__setattr__(windows, name, plain if isinstance(value, (tuple, list)) else plain[0])
+
+
+def _check_padding(windows: Any) -> None:
+    given = windows.padding
+    if isinstance(given, str) and given in ("valid", "same"):
+        return
+    is_each = isinstance(given, (tuple, list))
+    pairs = [
+        ends if isinstance(ends, (tuple, list)) else (ends, ends)
+        for ends in (given if is_each else (given,))
+    ]
+    numbers = [n for ends in pairs for n in ends]
+    fits = all(is_whole(n, 0) and n < 2**31 for n in numbers)
+    if not pairs or not fits or any(len(ends) != 2 for ends in pairs):
+        raise ModelError(
+            f'{type(windows).__name__}: padding is "valid", "same" or a number of positions '
+            f"outside at each end (0 to {2**31 - 1:,}), or per dimension one or a pair (before, "
+            f"after), as ((2, 0), (1, 1)); got {given!r}{_causal(windows)}"
+        )
+    # a pair of equals is the number: who pads alike is equal
+    plain = tuple(int(a) if a == b else (int(a), int(b)) for a, b in pairs)
+    object.__setattr__(windows, "padding", plain if is_each else plain[0])
+
+
+def _causal(windows: Any) -> str:
+    """What to write instead of padding="causal"."""
+    if not isinstance(windows.padding, str) or windows.padding != "causal":
+        return ""
+    kernel, apart = (
+        value[0] if isinstance(value, tuple) else value
+        for value in (windows.kernel, windows.dilation)
+    )
+    return (
+        f". Along a signal (n, channels) that is padding=(({(kernel - 1) * apart}, 0),); steps of "
+        "a sequence hear those before them through horn.Delayed()"
+    )
 
 
 def whole(thing: Any, name: str) -> None:

@@ -452,6 +452,9 @@ WINDOWS = {
     "some hear nothing": ((7, 6, 2), {"kernel": 2, "stride": 3}),
     "1-D": ((8, 2), {"kernel": 3, "stride": 2, "dilation": 2, "padding": 1}),
     "groups": ((5, 4, 6), {"kernel": 2, "padding": 1, "groups": 3}),
+    "pairs": ((6, 5, 2), {"kernel": 3, "stride": 2, "padding": ((0, 2), (1, 0))}),
+    "before": ((7, 2), {"kernel": 3, "dilation": 2, "padding": ((4, 0),)}),
+    "after a stride": ((5, 6, 2), {"kernel": 2, "stride": 3, "padding": ((0, 1), (1, 0))}),
 }
 
 

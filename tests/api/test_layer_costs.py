@@ -18,6 +18,7 @@ GEOMETRIES = [
     ({"kernel": 3, "padding": "same"}, {"kernel": 3, "stride": 2, "padding": "same"}),
     ({"kernel": (3, 2), "dilation": (2, 1)}, {"kernel": 2, "padding": 1}),
     ({"kernel": 2, "stride": (1, 3)}, {"kernel": (1, 2)}),
+    ({"kernel": 3, "padding": ((2, 0), (0, 3))}, {"kernel": 2, "padding": (1, (0, 1))}),
     ({"kernel": 5, "padding": 3, "stride": 2}, {"kernel": 3, "dilation": 2, "padding": "same"}),
 ]
 
@@ -107,6 +108,7 @@ def test_ties_see_and_multiply_what_their_owners_do(told: Any, tmp_path: Path) -
         {"kernel": 3},
         {"kernel": (3, 2), "stride": (2, 1)},
         {"kernel": 4, "stride": 2, "padding": "same"},
+        {"kernel": 4, "stride": 2, "padding": ((2, 0), (1, 3))},
     ],
     ids=str,
 )

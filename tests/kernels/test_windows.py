@@ -26,6 +26,7 @@ SHAPES = [
     ((5, 6, 4), 4, {"kernel": 3, "padding": "same", "groups": 4}),
     ((7, 3, 6), 15, {"kernel": (3, 2), "stride": 2, "groups": 3}),
     ((8, 4), 50, {"kernel": 3, "dilation": 2, "padding": 1, "groups": 2}),
+    ((6, 5, 2), 5, {"kernel": 3, "stride": 2, "padding": ((0, 2), (3, 1))}),
 ]
 BATCHES = [(1, 1), (16, 16), (33, 40), (47, 47), (3, 64)]  # rows, of how many
 
@@ -187,6 +188,7 @@ def test_threads_change_no_bit(groups, rng):
 POOLS = [
     ((6, 5, 3), {"kernel": 2, "stride": 2}),
     ((7, 7, 2), {"kernel": 3, "stride": 2, "padding": "same"}),
+    ((7, 6, 2), {"kernel": 3, "stride": 2, "padding": ((2, 0), (0, 2))}),
     ((5, 4), {"kernel": 1, "stride": 2}),
 ]
 

@@ -49,6 +49,8 @@ def test_tasks_that_share_rows_train_what_one_does(network, neuron):
 UNHEARD = {
     "padding": ((3, 4, 2), horn.Convolution(2, 1, padding=1)),
     "wide": ((3, 4, 2), horn.Convolution(2, 2, padding=5)),
+    "before": ((3, 4, 2), horn.Convolution(2, 2, padding=((5, 0), 0))),
+    "after": ((3, 4, 2), horn.Convolution(2, 2, padding=((0, 5), (1, 0)))),
     "groups": ((3, 4, 2), horn.Convolution(4, 1, padding=1, groups=2)),
     "signal": ((3, 2), horn.Convolution(4, 1, padding=2, groups=2)),
     "local": ((3, 4, 2), horn.Local(2, 1, padding=1)),

@@ -36,6 +36,8 @@ NETS: dict[str, tuple[tuple[int, ...], list[Any]]] = {
     "overlapping pools": ((9, 7, 2), [horn.Convolution(3, 3), horn.Window(3, stride=2)]),
     "stride, padding": ((11, 6, 3), [horn.Convolution(4, (4, 3), stride=(2, 1), padding=2),
                                      horn.Convolution(3, 3, stride=2, padding=1)]),
+    "pairs": ((11, 6, 3), [horn.Convolution(4, (4, 3), stride=(2, 1), padding=((0, 3), (2, 1))),
+                           horn.Convolution(3, 3, stride=2, padding=((2, 0), 1))]),
     "dilation": ((10, 5, 2), [horn.Convolution(3, (3, 2), dilation=(2, 1), padding="same"),
                               horn.Convolution(2, 2, stride=3)]),
     "1-D": ((17, 2), [horn.Convolution(3, 4, stride=2, padding="same"), horn.Window(3, stride=1)]),

@@ -52,8 +52,10 @@ def outside_in(windows: Any, below: tuple[int, ...]) -> list[tuple[tuple[int, ..
             n_out = math.ceil(n / s)
             before = max((n_out - 1) * s + (k - 1) * d + 1 - n, 0) // 2
         else:
-            before = 0 if windows.padding == "valid" else each("padding", axis)
-            n_out = (n + 2 * before - (k - 1) * d - 1) // s + 1
+            given = 0 if windows.padding == "valid" else windows.padding
+            ends = given[axis] if isinstance(given, tuple) else given
+            before, after = ends if isinstance(ends, tuple) else (ends, ends)
+            n_out = (n + before + after - (k - 1) * d - 1) // s + 1
         axes.append([[(t, p * s - before + t * d) for t in range(k)] for p in range(n_out)])
     found = []
     for at in itertools.product(*(range(len(axis)) for axis in axes)):
@@ -70,7 +72,10 @@ def outside_in(windows: Any, below: tuple[int, ...]) -> list[tuple[tuple[int, ..
 def geometries(draw: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
     n_dims = draw(st.sampled_from([1, 2]))
     space = tuple(draw(st.integers(1, 7)) for _ in range(n_dims))
-    padding = draw(st.sampled_from(["valid", "same", 0, 1, 3]))
+    padding: Any = draw(st.sampled_from(["valid", "same", 0, 1, 3, "pairs", "pairs"]))
+    if padding == "pairs":
+        ends = st.tuples(st.integers(0, 4), st.integers(0, 4))
+        padding = tuple(draw(st.one_of(ends, st.integers(0, 3))) for _ in range(n_dims))
     told: dict[str, Any] = {"padding": padding}
     for name, most in (("kernel", 9), ("stride", 4), ("dilation", 3)):
         values = tuple(draw(st.integers(1, most)) for _ in range(n_dims))
@@ -209,6 +214,7 @@ CONNECTIONS = {
     "same": horn.Convolution(2, (3, 2), padding="same"),
     "far": horn.Convolution(2, 2, stride=2, dilation=2, padding=1),
     "kernel larger than the layer": horn.Convolution(2, 5, padding=2),
+    "pairs": horn.Convolution(2, (3, 2), padding=((2, 0), (0, 1))),
     "stride larger than the kernel": horn.Convolution(2, 1, stride=3),
     "groups": horn.Convolution(4, 2, groups=2),
     "local": horn.Local(2, 2),
@@ -223,7 +229,7 @@ LAW = [(name, neuron) for name in CONNECTIONS for neuron in WEIGHING]
 @pytest.mark.parametrize(
     "name, neuron",
     [
-        pytest.param(*case, marks=() if "same" in case or RBF in case else pytest.mark.slow)
+        pytest.param(*case, marks=() if case[0] == "same" or RBF in case else pytest.mark.slow)
         for case in LAW
     ],
 )
@@ -255,7 +261,8 @@ def test_the_law_holds_for_any_window(geometry, neuron, maps):
 
 
 @pytest.mark.parametrize("neuron", [horn.Neuron, RBF, Product, Gated])
-@pytest.mark.parametrize("name", ["same", "far", "kernel larger than the layer", "groups", "local"])
+@pytest.mark.parametrize("name", ["same", "far", "kernel larger than the layer", "pairs", "groups",
+                                  "local"])  # fmt: skip
 def test_derived_gradients_are_finite_differences(name, neuron):
     net = through(neuron, CONNECTIONS[name])
     setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
@@ -278,6 +285,80 @@ def test_forward_is_the_sum_over_taps():
         window = padded[:, r : r + 2, 2 * c : 2 * c + 3]
         expected[:, r, c] += np.einsum("bhwc,ohwc->bo", window, arrays["conv.weight"])
     np.testing.assert_allclose(engine.outputs(x.reshape(33, -1)).reshape(expected.shape), expected)
+
+
+PAIRS = [(3, 1), ((2, 0), (0, 1)), ((0, 3), 1)]
+
+
+@pytest.mark.parametrize("padding", PAIRS, ids=str)
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_any_padding_is_a_sum_over_a_picture_in_zeros(backend, padding):
+    """NumPy's own: with stride 2, so that what is outside before decides where windows begin."""
+    net = horn.Network(seed=1)
+    net.input((5, 6, 2))
+    layer = net.layer(connect=horn.Convolution(3, (3, 2), 2, padding), name="conv")
+    ends = [p if isinstance(p, tuple) else (p, p) for p in padding]
+    engine = make(backend, Setup(net, None, None, 4, "float64", 1))
+    weight = engine.parameters()["conv.weight"]
+    x = np.random.default_rng(0).standard_normal((4, 5, 6, 2))
+    views = np.lib.stride_tricks.sliding_window_view(
+        np.pad(x, ((0, 0), *ends, (0, 0))), (3, 2), axis=(1, 2)
+    )[:, ::2, ::2]
+    expected = np.einsum("bhwcij,oijc->bhwo", views, weight)
+    assert layer.shape == expected.shape[1:]
+    found = engine.outputs(x.reshape(4, -1)).reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+@pytest.mark.parametrize("neuron, empty, fold", [(MaxPool, -np.inf, "max"), (Mean, np.nan, "mean")])
+def test_pooling_counts_nothing_outside(neuron, empty, fold, backend):
+    """Of negative numbers: a zero outside would be the largest, and would pull a mean up."""
+    net = horn.Network()
+    net.input((4, 5, 2))
+    net.layer(connect=horn.Window(3, 2, padding=((0, 1), (2, 1))), neuron=neuron)
+    x = -1.0 - np.random.default_rng(0).random((3, 4, 5, 2))
+    padded = np.pad(x, ((0, 0), (0, 1), (2, 1), (0, 0)), constant_values=empty)
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))[:, ::2, ::2]
+    expected = getattr(np, f"nan{fold}")(views, axis=(-2, -1))
+    engine = make(backend, Setup(net, None, None, 3, "float64", 1))
+    found = engine.outputs(x.reshape(3, -1)).reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
+def test_same_is_that_of_tensorflow_and_any_padding_is_pairs(n, kernel, stride, dilation):
+    total = max((-(-n // stride) - 1) * stride + (kernel - 1) * dilation + 1 - n, 0)
+    pair = total // 2, total - total // 2  # tf.nn's padding="SAME": the odd one is after
+
+    def spans(padding: Any) -> Any:
+        return horn.Convolution(1, kernel, stride, padding, dilation).spans((n, 1), "here")
+
+    try:
+        same = spans("same")
+    except ModelError:  # no window hears anything
+        return
+    assert same == spans((pair,)) and same[0].n_out == -(-n // stride)
+
+
+def test_a_padding_before_alone_hears_no_later_position():
+    """A causal convolution along a signal, with a stride and dilation."""
+    net = horn.Network(seed=1)
+    net.input((9, 1))
+    net.layer(connect=horn.Convolution(1, 3, 2, ((4, 0),), dilation=2), name="causal")
+    engine = make("kernels", Setup(net, None, None, 9, "float64", 1))
+    touched = engine.outputs(np.eye(9)) != 0  # (position touched, neuron)
+    heard = [[int(i) for i in np.flatnonzero(column)] for column in touched.T]
+    assert heard == [[0], [0, 2], [0, 2, 4], [2, 4, 6], [4, 6, 8]]
+
+
+def test_equal_ends_are_one_number_and_lists_are_tuples():
+    pairs = horn.Convolution(2, 3, padding=[[1, 1], [2, 0]])
+    assert pairs == horn.Convolution(2, 3, padding=(1, (2, 0)))
+    assert hash(pairs) == hash(horn.Convolution(2, 3, padding=((1, 1), (np.int64(2), 0))))
+    assert "padding=(1, (2, 0))" in repr(pairs)
+    assert horn.Window(2, padding=((1, 1), (2, 2))) == horn.Window(2, padding=(1, 2))
 
 
 @pytest.mark.parametrize("geometry", [
@@ -502,10 +583,10 @@ def test_groups_share_a_batch(n_groups, n_tasks):
         compare_tasks(found[group * n_tasks : (group + 1) * n_tasks], one, f"group {group}")
 
 
-def digits_job(**more: Any) -> horn.Job:
+def digits_job(padding: Any = "same", **more: Any) -> horn.Job:
     net = horn.Network(seed=2)
     net.input((8, 8, 1))
-    net.layer(connect=horn.Convolution(8, 3, padding="same"), activation="relu", name="conv")
+    net.layer(connect=horn.Convolution(8, 3, padding=padding), activation="relu", name="conv")
     net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
     net.layer(connect=horn.Local(4, 2), activation="relu")
     net.output(10, activation="softmax", loss="cross_entropy")
@@ -513,15 +594,19 @@ def digits_job(**more: Any) -> horn.Job:
     return horn.Job(net, horn.data.digits(), **given)
 
 
-def test_it_learns_and_a_file_keeps_what_windows_were_told(tmp_path):
-    run = horn.train(digits_job())
+@pytest.mark.parametrize("padding", ["same", ((2, 0), (1, 2))], ids=str)
+def test_it_learns_and_a_file_keeps_what_windows_were_told(tmp_path, padding):
+    run = horn.train(digits_job(padding))
     test = horn.data.digits("test")
     assert run.model.evaluate(test)["acc"] > 0.9
     run.model.save(tmp_path / "m.horn")
     again = horn.Model.load(tmp_path / "m.horn")
     np.testing.assert_array_equal(again.predict(test), run.model.predict(test))
-    assert [x.shape for x in again.network.layers] == [x.shape for x in digits_job().network.layers]
-    assert again.network.layers[1].links[0].connection == horn.Convolution(8, 3, padding="same")
+    told = digits_job(padding).network
+    assert [x.shape for x in again.network.layers] == [x.shape for x in told.layers]
+    assert again.network.layers[1].links[0].connection == horn.Convolution(8, 3, padding=padding)
+    wider = told.rebuilt(changes={"conv": {"activation": "tanh"}})
+    assert wider.layers[1].links[0].connection == told.layers[1].links[0].connection
     more = horn.train(horn.Job(again.network, horn.data.digits(), epochs=1, initial=again)).model
     assert more.evaluate(test)["acc"] > 0.9
     features = run.model.activations(test, "conv")
@@ -557,7 +642,18 @@ CONVOLVE, IMAGE = horn.Convolution, (4, 4, 1)
         (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1, got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, stride=0), "stride is a whole number from 1.*got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, padding="full"), 'padding is "valid", "same" or a number'),
-        (IMAGE, lambda: CONVOLVE(2, 3, padding="causal"), "got 'causal'; .* horn.Delayed"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding="causal"), "got 'causal'. .*2, 0.*horn.Delayed"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=-1), "at each end .0 to 2.* got -1"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=2**31), "at each end .0 to 2,147,483,647"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=((1, -1), 0)), "got ..1, -1., 0."),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=((1, 2, 3), 0)), "a pair .before, after., as"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=([[1], 0], 0)), "a pair .before, after., as"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=((1, 2),)), "is for 1 dim.* the layer below has 2"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=(1, 2, 3, 4)), "ONNX's .*=..1, 3., .2, 4..$"),
+        ((4, 1), lambda: CONVOLVE(2, 3, padding=(2, 0)), "has 1; .* is padding=..2, 0.,.$"),
+        (IMAGE, lambda: CONVOLVE(2, 9, padding=((1, 2), 0)), "1 before and 2 after out.*at most 7"),
+        ((3, 1), lambda: CONVOLVE(2, 1, 4, ((5, 0),)), "no window hears.*padding=..5, 0.,.*less"),
+        (IMAGE, lambda: CONVOLVE(2, 3, padding=((10**9, 0), 0)), "002 positions of windows; there"),
         (IMAGE, lambda: CONVOLVE(2, (3, 3, 3)), "is for 3 dimensions, but the layer below has 2"),
         ((4, 4, 3), lambda: CONVOLVE(4, 3, groups=2), "groups=2 must divide the 3 channels"),
         (IMAGE, lambda: horn.Window(2, channels=2), "channels must be odd.*got 2"),

@@ -49,7 +49,10 @@ NEURONS = [horn.neurons.Standard, RBF, Product, Gated, Written, Silenced, Counti
 @st.composite
 def windows(draw: Any, n_dims: int, channels: int) -> Any:
     """A connection through windows, told anything: it may not fit."""
-    told: dict[str, Any] = {"padding": draw(st.sampled_from(["same", "valid", "same", 0, 1, 2]))}
+    padding: Any = draw(st.sampled_from(["same", "valid", "same", 0, 1, 2, "pairs", "pairs"]))
+    if padding == "pairs":
+        padding = tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in range(n_dims))
+    told: dict[str, Any] = {"padding": padding}
     for name, most in (("kernel", 4), ("stride", 3), ("dilation", 2)):
         values = tuple(draw(st.integers(1, most)) for _ in range(n_dims))
         told[name] = values if draw(st.booleans()) else values[0]

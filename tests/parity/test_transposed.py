@@ -38,6 +38,8 @@ CASES: dict[str, Case] = {
     "gaps": ((3, 2), horn.TransposedConvolution(2, 2, 3), (8, 2)),
     "same with gaps": ((3, 2), horn.TransposedConvolution(2, 2, 3, "same"), (9, 2)),
     "dilation": ((5, 2), horn.TransposedConvolution(3, 3, dilation=2, padding=1), (7, 3)),
+    "pairs": ((3, 4, 2), horn.TransposedConvolution(2, 4, 2, ((2, 0), (0, 3))), (6, 7, 2)),
+    "before": ((4, 2), horn.TransposedConvolution(3, 3, 2, ((2, 0),)), (7, 3)),
     "groups": ((2, 2, 4), horn.TransposedConvolution(4, (3, 2), 2, groups=2), (5, 4, 4)),
     "one position": ((1, 1, 5), horn.TransposedConvolution(4, 3), (3, 3, 4)),
 }
@@ -58,7 +60,7 @@ def in_loops(x: Any, w: Any, connection: horn.TransposedConvolution, shape: Shap
     """Each neuron below (position p, channel c) adds w[c, tap] to p * stride + tap * dilation."""
     n_dims, each = x.ndim - 1, connection.channels // connection.groups
 
-    def of(name: str, k: int) -> int:
+    def of(name: str, k: int) -> Any:
         value = getattr(connection, name)
         return value[k] if isinstance(value, tuple) else value
 
@@ -66,7 +68,8 @@ def in_loops(x: Any, w: Any, connection: horn.TransposedConvolution, shape: Shap
     for k in range(n_dims):
         reach = (of("kernel", k) - 1) * of("dilation", k) + 1
         cut = max((x.shape[k] - 1) * of("stride", k) + reach - shape[k], 0) // 2
-        before.append(of("padding", k) if not isinstance(connection.padding, str) else cut)
+        left_out = cut if isinstance(connection.padding, str) else of("padding", k)
+        before.append(left_out[0] if isinstance(left_out, tuple) else left_out)
     out = np.zeros(shape)
     for *p, c in np.ndindex(x.shape):
         group = c // (x.shape[-1] // connection.groups)
@@ -109,8 +112,11 @@ def test_sums_are_those_of_pytorch(data):
     net = horn.Network(seed=1)
     net.input(below)
     told = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    longer = data.draw(st.integers(0, min(padding, max(stride, dilation) - 1)))
+    given = told | {"padding": ((padding, padding - longer),) * n_dims}
+    told["output_padding"] = longer  # less is left out after
     try:
-        layer = net.layer(connect=horn.TransposedConvolution(maps, kernel, **told), name="maps")
+        layer = net.layer(connect=horn.TransposedConvolution(maps, kernel, **given), name="maps")
     except ModelError:  # nothing is left
         return
     x = np.random.default_rng(0).standard_normal((3, *below))
@@ -213,7 +219,7 @@ def test_it_needs_no_list_of_its_synapses(monkeypatch):
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
 @pytest.mark.parametrize("where", ["receiver", "sender", "replicated", CHANNELS, INPUT_CHANNELS])
-@pytest.mark.parametrize("name", ["overlapping", "same", "groups"])
+@pytest.mark.parametrize("name", ["overlapping", "same", "pairs", "groups"])
 def test_tasks_do_what_one_does(name, where, n_tasks):
     net = decoder(name)
     placement = place(net, ["receiver", where, "receiver"], ["all", "neurons", "neurons", "rows"])
@@ -289,6 +295,8 @@ def test_a_file_keeps_what_it_was_told(tmp_path):
         ((2, 1), lambda: horn.TransposedConvolution(2, 2, padding=2),
          "makes 3 positions of the 2 below .* padding=2 leaves out 2 at each end; what leaves one "
          "is a padding of at most 1"),
+        ((2, 1), lambda: horn.TransposedConvolution(2, 2, padding=((3, 1),)),
+         r"padding=\(\(3, 1\),\) leaves out 3 before and 1 after; what leaves one is .* most 1"),
         ((16,), lambda: horn.TransposedConvolution(2, 2),
          r"horn.TransposedConvolution looks through windows at a layer of shape \(n, channels\)"),
         ((4, 1), lambda: horn.TransposedConvolution(2, 0), "kernel is a whole number from 1"),
