@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ from horn.sources import line_of
 Job: TypeAlias = Any
 Model: TypeAlias = Any
 History: TypeAlias = Any
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "HORN_FILES"  # the folder of relative paths of a job on a cluster, which are kept
 HOOKS = ("on_train_begin", "on_epoch_end", "on_batch_end", "on_train_end")
@@ -161,6 +164,9 @@ class Callback:
     def on_train_end(self, context: TrainingContext) -> None:
         """Called after the last update, also when training was stopped; not when it failed."""
 
+    def _release(self) -> None:
+        """Close what is open: of horn's own callbacks, after every run, also one that failed."""
+
 
 class EpochFunction(Callback):
     """A plain function of the context, called after each epoch."""
@@ -245,6 +251,15 @@ def failed(name: str, hook: str, when: str, error: Exception) -> CallbackError:
     failure = CallbackError(name, hook, when, said, line)
     failure.__cause__ = error
     return failure
+
+
+def release(callbacks: Iterable[Any]) -> None:
+    """Close what callbacks have open. What fails there is logged: the run has its own error."""
+    for one in callbacks:
+        try:
+            one._release()
+        except Exception as error:
+            logger.warning("callback %s is not closed: %s", name_of(one), described(error))
 
 
 def defines(callback: Callback, hook: str) -> bool:
@@ -488,5 +503,9 @@ class TensorBoard(Callback):
         self._writer.flush()
 
     def on_train_end(self, context: TrainingContext) -> None:
-        self._writer.close()
-        self._writer = None
+        self._release()
+
+    def _release(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()

@@ -21,6 +21,7 @@ import numpy as np
 
 from horn import defaults
 from horn.backends import Engine, Setup, is_compiled, make
+from horn.callbacks import release
 from horn.checkpoint import Checkpoints
 from horn.checkpoint.disk import locked
 from horn.connections.windows import Windows
@@ -204,7 +205,9 @@ def conduct(
     takes the sentences of a run that diverged. deadline : of a timeout that began before.
     """
     deadline = deadline or Deadline(settings.timeout)
-    with interrupting(deadline) as settle:
+    _check_place(job)
+    with interrupting(deadline) as settle, ExitStack() as stack:
+        stack.callback(release, job.callbacks)
         return _conduct(job, settings, on_cluster, warn, deadline, settle)
 
 
@@ -213,7 +216,6 @@ def _conduct(
     deadline: Deadline, settle: Callable[[], None],
 ) -> Run:  # fmt: skip
     begun = perf_counter()
-    _check_place(job)
     _warn_of_redefined(job)
     strategy, topology, backend = settings.made_strategy, settings.topology, settings.backend
     if settings.seed is not None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from horn.callbacks import release
 from horn.data.augment import AugmentedBatch
 from horn.errors import BarrierTimeout, MemberLost
 from horn.job import Job
@@ -267,6 +268,7 @@ class TaskProcess:
         job, rate = opened.job, None
         self.group_index, task = divmod(self.start.task, run.n_tasks)
         watching = in_task(job, self.group_index, task)
+        self.stack.callback(release, job.callbacks)
         if run.callbacks:
             job, rate = settable(job)
         context = self._context(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import signal
+import threading
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import horn
 from horn import contents, modelfile
 from horn.callbacks import TrainingContext
+from horn.training.deadline import Interrupted
 from horn.training.hooks import Hooks
 from tests.support.runs import bits
 
@@ -637,6 +639,50 @@ def test_tensorboards_own_reader_reads_what_is_written(tmp_path):
     assert set(found.Tags()["histograms"]) == set(run.model.parameters)
     layer = run.model.parameters["layer1.weight"]
     assert found.Histograms("layer1.weight")[-1].histogram_value.num == layer.size
+
+
+@pytest.mark.parametrize("ends_in", ["a callback", "the loop", "the first hook"])
+def test_a_run_that_fails_closes_its_tensorboard_with_all_that_was_written(tmp_path, ends_in):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    class Fails(horn.Callback):
+        def on_train_begin(self, context):
+            assert ends_in != "the first hook"
+
+        def on_epoch_end(self, context):
+            assert context.epoch < 2 or ends_in != "a callback"
+
+        def on_batch_end(self, context):
+            if context.epoch == 3 and ends_in == "the loop":  # no failure of a callback
+                raise Interrupted(1.0)
+
+    board = horn.TensorBoard(tmp_path)
+    with pytest.raises(horn.HornError):
+        horn.train(job(callbacks=[board, Fails()]))
+    assert not [one for one in threading.enumerate() if "EventLogger" in type(one).__name__]
+    found = reader.EventAccumulator(str(tmp_path))
+    found.Reload()
+    n = 0 if ends_in == "the first hook" else 2
+    steps = [event.step for event in found.Scalars("loss")] if n else []
+    assert steps == [1, 2][:n]
+
+
+def test_what_fails_when_a_callback_is_closed_does_not_hide_the_error_of_the_run(tmp_path, caplog):
+    pytest.importorskip("tensorboardX")
+
+    class Full(horn.TensorBoard):
+        def on_epoch_end(self, context):
+            self._writer.close()
+            self._writer = Closed()
+            raise ValueError("the cause")
+
+    class Closed:
+        def close(self):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(horn.CallbackError, match="the cause"):
+        horn.train(job(callbacks=[Full(tmp_path)]))
+    assert "callback Full is not closed: " in caplog.text and "No space left" in caplog.text
 
 
 def test_tensorboard_and_plots_say_which_extra_they_need(monkeypatch):
