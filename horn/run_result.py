@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from horn import html
 from horn.mistakes import NoSuchAttribute, no_attribute
 from horn.model import Model
-from horn.training.loop import History
+from horn.training.history import History
 from horn.training.profile import Profile
 
 

@@ -35,7 +35,8 @@ from horn.optimizers import Optimizer, named, with_settings
 from horn.sources import CapturedCode, SourceCapture
 from horn.train import conduct
 from horn.training.cursor import Cursor
-from horn.training.loop import History, TrainingLoop
+from horn.training.history import History
+from horn.training.loop import TrainingLoop
 from horn.training.progress import LineProgress, Progress
 from horn.training.run_settings import RunSettings
 

@@ -39,6 +39,7 @@ from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
 from horn.training import notebook
+from horn.training.batches import Batches
 from horn.training.checkpointing import (
     CheckpointSchedule,
     LocalCheckpoints,
@@ -52,11 +53,12 @@ from horn.training.checkpointing import (
 from horn.training.checks import check_backwards, check_run, check_settings
 from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.divergence import grown, of_guessing, too_far, when
-from horn.training.hooks import Hooks, attach, hooks_of
+from horn.training.history import History
+from horn.training.hooks import Hooks, LocalControl, hooks_of
 from horn.training.identity import identity
 from horn.training.interrupts import interrupts
 from horn.training.journals import JournalFolder
-from horn.training.loop import History, LoopResult, TrainingLoop
+from horn.training.loop import LoopResult, TrainingLoop
 from horn.training.profile import Profile, Profiler
 from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
@@ -459,9 +461,9 @@ def _train_here(
     if isinstance(job.data, Stream):
         n_epochs, rest = divmod(job.n_iterations, job.iterations_per_epoch)
         feed = Feed(job.data, job.batch_size, n_epochs * len(job.data) + rest * job.batch_size)
-    batches = job.batches()
+    augmented = job.batches()
     data = job.data if feed is None else feed.ring
-    engine.bind(data if batches is None else batches.data)
+    engine.bind(data if augmented is None else augmented.data)
     profiler = None if settings.profile is False else Profiler(engine)
     alone: LocalCheckpoints | None = None
     start, schedule = recovery.start, recovery.schedule
@@ -470,21 +472,15 @@ def _train_here(
             schedule, recovery.mine, 0 if start is None else start.attempt + 1,
             recovery.stop_requested, watcher.note,
         )  # fmt: skip
-    loop = TrainingLoop(
-        job,
-        engine,
-        watcher,
-        begun,
-        deadline,
-        at_boundary=alone or recovery.stop_requested.is_set,
-        take=None if feed is None else feed.take,
-        is_stopping=recovery.stop_requested.is_set,
-        batches=batches,
-    )
+    is_stopping = recovery.stop_requested.is_set
+    take = None if feed is None else feed.take
+    source = Batches(job, take=take, is_stopping=is_stopping, augmented=augmented)
+    control = LocalControl(hooks, alone or is_stopping)
+    loop = TrainingLoop(job, engine, watcher, begun, deadline, control=control, source=source)
     if start is not None:
         restore(loop, start, part_name(0))
         loop.history = History(rows_of(start))
-    begin = None if hooks is None else attach(hooks, loop)
+    control.attach(loop)
     if alone is not None:
         alone.loop = loop
     watcher.begin(job)
@@ -492,8 +488,7 @@ def _train_here(
         watcher.note(f"Going on from iteration {start.iteration:,}.")
     n_before = loop.iteration
     try:
-        if begin is not None:
-            begin()
+        control.begin()
         loop.run()
     except HornError as error:
         is_known = not isinstance(error, (Diverged, CallbackError))

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from horn.model import Model
     from horn.run_result import Run
     from horn.strategies import Strategy
-    from horn.training.loop import History
+    from horn.training.history import History
 
 T = TypeVar("T")
 
@@ -223,7 +223,7 @@ class SubmittedJob:
     @property
     def history(self) -> History:
         """The history of the epochs so far."""
-        from horn.training.loop import History
+        from horn.training.history import History
 
         return History(self.cluster.retry(lambda client: client.history(self.id)))
 
@@ -253,7 +253,7 @@ class SubmittedJob:
 
     def _result(self) -> Run:
         from horn.run_result import Run
-        from horn.training.loop import History
+        from horn.training.history import History
 
         status = self.status
         result, state = status.result, status.state.value

@@ -65,8 +65,9 @@ from horn.training.checkpointing import (
     stopped_at,
 )
 from horn.training.deadline import GRACE_S, Deadline
+from horn.training.history import History
 from horn.training.hooks import Hooks
-from horn.training.loop import History, overdue
+from horn.training.loop import overdue
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from horn.wire.frames import Array

@@ -44,9 +44,11 @@ from horn.schedules import SettableRate
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology, is_of
 from horn.strategies._replica import Replica
+from horn.training.batches import Batches
 from horn.training.cursor import plain_row
 from horn.training.hooks import Hooks, in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
+from horn.training.loop_control import LoopControl
 from horn.training.loss_journal import LossJournal
 from horn.training.progress import Progress
 from horn.transport import PeerLost
@@ -137,8 +139,8 @@ def sign_s(superstep_timeout_s: float) -> float:
 
 
 @dataclass(eq=False)
-class BetweenUpdates:
-    """What a task does between updates besides training: its loop calls it, which is set later.
+class BetweenUpdates(LoopControl):
+    """What a task does between updates besides training. Its loop calls it, which is set later.
 
     guest : the server in this process. watching : the callbacks that run in every task. decisions :
     of those in the parent. saver : of checkpoints; it hears the parent. losses : where this task
@@ -156,17 +158,33 @@ class BetweenUpdates:
     is_leaving: Callable[[], bool]
     loop: TrainingLoop = field(init=False)
 
-    @property
-    def has_batch_calls(self) -> bool:
-        """Whether ``on_batch`` does anything."""
-        is_watched = self.watching is not None and self.watching.is_by_batch
-        return self._decides_batches or is_watched or self.losses is not None
+    def __post_init__(self) -> None:
+        decisions, watching = self.decisions, self.watching
+        self._decides_batches = decisions is not None and decisions.run.callbacks == BY_BATCH
+        self._watches_batches = watching is not None and watching.is_by_batch
 
-    @property
-    def _decides_batches(self) -> bool:
-        return self.decisions is not None and self.decisions.run.callbacks == BY_BATCH
+    def before_update(self, iteration: int) -> None:
+        self.group.state.iteration = iteration
 
-    def on_epoch(self, epoch: int, stop: bool) -> bool:
+    def own_loss(self) -> tuple[float, int]:
+        return self.engine.own_loss, self.engine.own_samples
+
+    def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+        if self.losses is not None:
+            self.losses.keep(self.loop.sums())
+        if self._watches_batches:
+            self.watch("on_batch_end", loss)
+        if self.decisions is None or not self._decides_batches:
+            return False
+        return self.decisions.batch(epoch, iteration, loss)
+
+    def at_boundary(self) -> bool:
+        return self.saver is not None and self.saver()
+
+    def before_measuring(self) -> None:
+        self.engine.settle()
+
+    def after_epoch(self, epoch: int, stop: bool) -> bool:
         if self.guest is not None:
             self.guest.check()
         self.group.cross()
@@ -176,13 +194,11 @@ class BetweenUpdates:
         stop = stop or (self.saver is None and self.is_leaving())
         return self.engine.decide_end(epoch, stop)
 
-    def on_batch(self, epoch: int, iteration: int, loss: float) -> bool:
-        if self.losses is not None:
-            self.losses.keep(self.loop.sums())
-        self.watch("on_batch_end", loss)
-        if self.decisions is None or not self._decides_batches:
-            return False
-        return self.decisions.batch(epoch, iteration, loss)
+    def before_end(self) -> None:
+        self.engine.conclude()
+
+    def memory(self) -> dict[str, Any]:
+        return {} if self.decisions is None else self.decisions.memory
 
     def watch(self, hook: str, loss: float | None = None) -> None:
         """Call the callbacks that run in every task."""
@@ -275,8 +291,8 @@ class TaskProcess:
         self.engine = engine = opened.strategy.engine(context) or Replica(opened.strategy, context)
         if isinstance(engine, Replica):
             self.stack.callback(engine.close)
-        batches = job.batches()
-        engine.bind(job.data if batches is None else batches.data)
+        augmented = job.batches()
+        engine.bind(job.data if augmented is None else augmented.data)
         opened.forget()
         saver = self._saver(engine)
         self.decisions = None if rate is None else self._decisions(rate, saver)
@@ -285,7 +301,7 @@ class TaskProcess:
             context.group, engine, self.guest, watching, self.decisions, saver,
             self.losses if task == 0 else None, self._is_leaving,
         )  # fmt: skip
-        self.loop = between.loop = self._loop(context, between, batches)
+        self.loop = between.loop = self._loop(context, between, augmented)
         self._begin(between)
         self.loop.run()
         self._end(between, context)
@@ -348,39 +364,30 @@ class TaskProcess:
         return decisions
 
     def _loop(
-        self, context: TaskContext, between: BetweenUpdates, batches: AugmentedBatch | None
+        self, context: TaskContext, between: BetweenUpdates, augmented: AugmentedBatch | None
     ) -> TrainingLoop:
-        run, engine, group, index = self.opened.run, between.engine, between.group, self.group_index
+        run, job, engine, index = self.opened.run, context.job, between.engine, self.group_index
         is_joined, n_first = self.opened.strategy.is_joined, run.n_first or run.n_groups
         watcher = Progress()
         if context.rank % run.n_tasks == 0:
             watcher = ProgressReporter(self.line, run.interval_s, index, lambda: between.loop.own)
+        part, deal = (index % n_first, n_first), index // n_first
         return TrainingLoop(
-            context.job,
+            job,
             engine,
             watcher,
             run.begun,
+            control=between,
+            source=Batches(job, part=part, deal=deal, augmented=augmented),
             is_share=True,
             views=lambda: engine.views()["parameter"],
-            on_iteration=lambda iteration: setattr(group.state, "iteration", iteration),
             is_watcher=is_joined or index == 0,
-            before_measuring=engine.settle,
-            on_epoch=between.on_epoch,
-            before_end=engine.conclude,
-            own_of=lambda: (engine.own_loss, engine.own_samples),
-            part=(index % n_first, n_first),
-            deal=index // n_first,
             is_changed_at_end=not is_joined,
-            at_boundary=between.saver,
-            on_batch=between.on_batch if between.has_batch_calls else None,
-            batches=batches,
         )
 
     def _begin(self, between: BetweenUpdates) -> None:
         """Bring the loop to where it begins, and wait there for the group."""
         loop, engine, decisions = between.loop, between.engine, between.decisions
-        if decisions is not None:
-            loop.callbacks = lambda: decisions.memory
         if self.opened.run.resume:
             self.enter(control.RESUMING)
             self._resume(loop)
@@ -525,7 +532,7 @@ class TaskProcess:
             if self._is_reported:
                 return
             self._is_reported = True
-            trouble = self.loop.trouble if self.loop is not None else None
+            trouble = self.loop.guard.trouble if self.loop is not None else None
             if trouble is not None:  # with all shares the parent can name the neurons
                 with suppress(Exception):  # without this one, as many as come
                     self.send_share()
@@ -544,7 +551,7 @@ class TaskProcess:
             group.state.fail(type(error).__name__, str(error))
             assert group.state.failure is not None
             where, label = group.state.failure.where, "" if step is None else step.label
-        trouble = None if loop is None else loop.trouble
+        trouble = None if loop is None else loop.guard.trouble
         more: dict[str, Any] = {}
         first = 0 if _is_of_wire(error) else self.first_of_group
 

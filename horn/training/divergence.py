@@ -7,13 +7,13 @@ batch (horn/training/diagnosis.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from horn.backends import Array, Memory
+from horn.backends import Array, Engine, Memory
 from horn.data import Dataset
 from horn.errors import Diverged
 from horn.job import Job
@@ -21,6 +21,9 @@ from horn.network import Network
 from horn.neuron import mentions
 from horn.optimizers import Direct, of_this_file
 
+KEPT_EVERY = 100  # iterations between copies of small arrays: below a hundredth of the time,
+KEPT_BYTES = 1 << 26  # and of larger ones none
+CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
 GREW = 1000.0  # a loss that ends so many times above its best has diverged
 MOST_RATE, LESS_RATE = 100.0, 0.1  # a tenth of more is too high as well: what to try then
 FAR = 10.0  # features and targets that reach further make steep gradients
@@ -44,6 +47,57 @@ class KeptArrays:
     iteration: int
     updates: int
     memory: Memory
+
+
+class DivergenceGuard:
+    """Looks for NaN and infinity while a job trains, and copies the arrays now and then, so that
+    the cause can be looked for from there.
+
+    is_share : the engine has a share of the arrays, so that an error cannot name the neuron, and
+    nothing is copied; ``trouble`` has its place. views : gives the learned arrays without copying
+    them.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        is_share: bool = False,
+        views: Callable[[], Mapping[str, Array]] | None = None,
+    ) -> None:
+        self.job, self.engine, self.is_share = job, engine, is_share
+        self._views = views or engine.parameters
+        self.kept: KeptArrays | None = None
+        self.trouble: NonFinite | None = None
+
+    def keep(self, iteration: int, least: int = KEPT_EVERY) -> None:
+        """Copy the arrays, if ``least`` iterations have passed since the last copy."""
+        since = iteration - (self.kept.iteration if self.kept else 0)
+        if self.is_share or since < least:
+            return
+        memory = self.engine.memory()
+        if sum(a.nbytes for kind in memory.values() for a in kind.values()) <= KEPT_BYTES:
+            copies = {k: {n: a.copy() for n, a in kind.items()} for k, kind in memory.items()}
+            self.kept = KeptArrays(iteration, self.engine.updates, copies)
+
+    def check(self, iteration: int, epoch: int) -> None:
+        """Raise Diverged unless all learned arrays are finite, after update ``iteration``."""
+        if not all(map(_is_finite, self._views().values())):
+            raise self.diverged("a weight is not finite", iteration, epoch)
+
+    def diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
+        """The error of what was met, which is ``trouble`` from now on. what : in words."""
+        self.trouble = NonFinite(what, iteration, epoch)
+        if self.is_share:
+            return Diverged(what)
+        return diverged(self.job, self.engine.parameters(), self.trouble, self.kept)
+
+
+def _is_finite(array: Array) -> bool:
+    """Whether all numbers of an array are finite; in pieces, which need little memory."""
+    step = max(CHECKED_AT_ONCE * len(array) // max(array.size, 1), 1)
+    pieces = (array[start : start + step] for start in range(0, len(array), step))
+    return all(np.isfinite(piece).all() for piece in pieces)
 
 
 def diverged(

@@ -1,6 +1,6 @@
 """The callbacks of a run: called in one place, with decisions that hold for all tasks alike.
 
-``TrainingLoop`` in one process, or the parent of task processes, reports updates and epochs to
+``LocalControl`` in one process, or the parent of task processes, reports updates and epochs to
 them. Each task gets their decision before it goes on: whether training ends, the learning rate, and
 the callbacks' state, which is in the cursor of its next checkpoint.
 """
@@ -23,7 +23,9 @@ from horn.schedules import SettableRate
 from horn.strategies import Strategy, Topology
 from horn.training.cursor import plain, plain_column
 from horn.training.deadline import Interrupted
-from horn.training.loop import History, TrainingLoop
+from horn.training.history import History
+from horn.training.loop import TrainingLoop
+from horn.training.loop_control import LoopControl
 
 Arrays = tuple[Mapping[str, Array], Mapping[str, Array]]  # parameters, states
 
@@ -240,30 +242,48 @@ def in_task(job: Job, group: int, task: int) -> Hooks | None:
     return hooks
 
 
-def attach(hooks: Hooks, loop: TrainingLoop) -> Callable[[], None]:
-    """Attach callbacks to a loop in this process, which has its history already. The value calls
-    them before the first update.
+class LocalControl(LoopControl):
+    """The control of a loop in the process that called ``horn.train``. hooks : the run's callbacks.
+    boundary : as ``at_boundary``: saves what is to be saved.
     """
-    engine = loop.engine
 
-    def epoch(number: int, stop: bool) -> bool:
-        hooks.epoch(loop.history[-1], loop.history)
-        return stop or hooks.stop
+    loop: TrainingLoop
 
-    def batch(number: int, iteration: int, loss: float) -> bool:
-        hooks.batch(number, iteration, loss)
-        return hooks.stop
+    def __init__(self, hooks: Hooks | None, boundary: Callable[[], bool]) -> None:
+        self.hooks, self._boundary = hooks, boundary
+        self._is_by_batch = False
 
-    if loop.recalled:
-        hooks.recall(loop.recalled, loop.history)
-    loop.callbacks, loop.on_epoch = hooks.memory, epoch
-    hooks.arrays = lambda: (engine.parameters(), engine.states())
+    def attach(self, loop: TrainingLoop) -> None:
+        """Attach the callbacks to the loop, which has its history already."""
+        self.loop, hooks, engine = loop, self.hooks, loop.engine
+        if hooks is not None:
+            if loop.recalled:
+                hooks.recall(loop.recalled, loop.history)
+            hooks.arrays = lambda: (engine.parameters(), engine.states())
 
-    def begin() -> None:
-        hooks.begin(loop.history, loop.iteration)
-        loop.on_batch = batch if hooks.is_by_batch else None
+    def begin(self) -> None:
+        """Call the callbacks before the first update."""
+        if self.hooks is not None:
+            self.hooks.begin(self.loop.history, self.loop.iteration)
+            self._is_by_batch = self.hooks.is_by_batch
 
-    return begin
+    def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+        if self.hooks is None or not self._is_by_batch:
+            return False
+        self.hooks.batch(epoch, iteration, loss)
+        return self.hooks.stop
+
+    def at_boundary(self) -> bool:
+        return self._boundary()
+
+    def after_epoch(self, epoch: int, stop: bool) -> bool:
+        if self.hooks is None:
+            return stop
+        self.hooks.epoch(self.loop.history[-1], self.loop.history)
+        return stop or self.hooks.stop
+
+    def memory(self) -> dict[str, Any]:
+        return {} if self.hooks is None else self.hooks.memory()
 
 
 def hooks_of(job: Job, strategy: Strategy, topology: Topology, backend: str) -> Hooks | None:

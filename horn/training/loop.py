@@ -10,108 +10,24 @@ everywhere, so all decide alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass
 from time import perf_counter
-from typing import Any, overload
+from typing import Any
 
-import numpy as np
-
-from horn import html
-from horn.aggregates import COLUMNS, named
+from horn.aggregates import COLUMNS
 from horn.backends import Array, Engine
-from horn.data import Dataset
-from horn.data.augment import AugmentedBatch
-from horn.data.order import BatchRows
-from horn.errors import Diverged, Stopped, Timeout
-from horn.evaluation import measure
+from horn.errors import Stopped, Timeout
 from horn.job import Job
-from horn.metrics import n_answers
-from horn.mistakes import NoSuchAttribute, NoSuchKey, NoSuchRow
-from horn.outputs import better, has_answers
-from horn.topology import share
+from horn.training.batches import Batches
 from horn.training.cursor import Cursor, plain, plain_row
 from horn.training.deadline import Deadline
-from horn.training.divergence import KeptArrays, NonFinite, diverged
+from horn.training.divergence import DivergenceGuard
+from horn.training.history import History
+from horn.training.loop_control import LoopControl
 from horn.training.loss_journal import EpochSums, LossJournal
+from horn.training.measuring import Measuring
 from horn.training.progress import Progress
-
-KEPT_EVERY = 100  # iterations between copies of small arrays: below a hundredth of the time,
-KEPT_BYTES = 1 << 26  # and of larger ones none
-CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and infinity
-DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
-
-
-class History:
-    """One row per epoch, and columns by name.
-
-    ``history[0]`` and ``history[-1]`` are rows (dicts), ``history["loss"]`` is a column (a list),
-    ``history[5:]`` a History of those rows, and iteration gives the rows. What was not measured is
-    None. Columns: epoch (from 1; the last may be partial), iteration (updates so far), loss (of the
-    training samples, as they were learned from), acc (of a sample of them, a twentieth, after the
-    epoch), val_loss, val_acc, learning_rate (of the last update), seconds (since the start),
-    samples_per_s, group_loss (of each group's own samples; None with one group), groups (whose
-    these are, by number), then those of the job's aggregates, and val_NAME of each of its metrics.
-    """
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns. A job resumed from a checkpoint may have had others before."""
-        return (*COLUMNS, *dict.fromkeys(name for row in self.rows for name in named(row)))
-
-    @overload
-    def __getitem__(self, key: str) -> list[Any]: ...
-    @overload
-    def __getitem__(self, key: int) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, key: slice) -> History: ...
-    def __getitem__(self, key: str | int | slice) -> Any:
-        if isinstance(key, str):
-            if key not in COLUMNS and key not in self.columns:
-                close = key.replace("accuracy", "acc")
-                meant = f"write {close!r}; " if close in self.columns else ""
-                raise NoSuchKey(f"{key!r}; {meant}columns: {', '.join(self.columns)}")
-            return [row.get(key) for row in self.rows]  # of other aggregates before: None
-        if isinstance(key, tuple):
-            raise NoSuchKey(f"{key!r}; a column at a time: history[{key[0]!r}]")
-        if isinstance(key, slice):
-            return History(self.rows[key])
-        try:
-            return self.rows[key]
-        except IndexError:
-            n = len(self.rows)
-            rows = f"its rows are 0 to {n - 1}, the last also -1" if n else "it has no rows"
-            raise NoSuchRow(f"history[{key}]: the history has {n} epochs; {rows}") from None
-
-    def __getattr__(self, name: str) -> Any:
-        column = name if name in COLUMNS else "loss"
-        hint = f"; columns go by name, as history[{column!r}], rows by number, history[-1]"
-        raise NoSuchAttribute(f"a History has no {name!r}{'' if name[0] == '_' else hint}")
-
-    def keys(self) -> tuple[str, ...]:
-        """The columns: ``dict(history)`` is a dict of lists."""
-        return self.columns
-
-    _ipython_key_completions_ = keys
-
-    def __contains__(self, key: object) -> bool:
-        return key in (self.columns if isinstance(key, str) else self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows)
-
-    def __repr__(self) -> str:
-        last = f", last: {html.plain(self.rows[-1])}" if self.rows else ""
-        return f"<History of {len(self)} epochs{last}>"
-
-    def _repr_html_(self) -> str:
-        return html.epochs(self.rows)
 
 
 @dataclass
@@ -153,24 +69,11 @@ class LoopResult:
 class TrainingLoop:
     """The training loop of one job.
 
-    begun : when the run began (``perf_counter``). deadline : of the job's time. is_share : the
-    engine has a share of the arrays, so that an error cannot name the neuron; ``trouble`` has its
-    place. views : gives the learned arrays without copying them. on_iteration : called with the
-    number of each update before it. is_watcher : this loop measures, and keeps the best model; else
-    another group does. before_measuring : called at the end of each epoch. on_epoch : called after
-    each epoch with its number and whether this group wants to stop; returns whether all stop.
-    before_end : called after the last step. own_of : gives the loss of the group's own samples in
-    the last batch, and their number; ``own`` sums them over the epoch. is_changed_at_end :
-    before_end changes the model, so the last row is not of the model that is kept. part : this
-    group's number and the number of groups: of each batch it reads its part. deal : the number of
-    the order of the samples; groups that began together have the same. at_boundary : called after
-    each update, of the last one in an epoch that another follows after the epoch's end; returns
-    whether to stop there, and then ``is_halted``. on_batch : called after each update, before that,
-    with its epoch, the updates so far and its loss; returns whether its epoch, and training, end
-    with it. take : gives the next rows of a stream, which has an order of its own; its rows cannot
-    be measured again; it waits until its second argument says not to, then gives None. is_stopping
-    : whether a stop is asked for, which ends such a wait. batches : changes the rows of a batch;
-    the engine is bound to its data.
+    begun : when the run began (``perf_counter``). deadline : of the job's time. control : hears of
+    each step, and decides with the loop. source : of the batches; None : all of the job's, in the
+    order of its seed. is_share, views : as of ``DivergenceGuard``. is_watcher : this loop measures,
+    and keeps the best model; else another group does. is_changed_at_end : ``control.before_end``
+    changes the model, so the last row is not of the model that is kept.
 
     ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
     and the same model from then on.
@@ -187,28 +90,24 @@ class TrainingLoop:
     begun: float
     deadline: Deadline = Deadline(None)
     _: KW_ONLY
-    is_share: bool = False
-    views: Callable[[], Mapping[str, Array]] | None = None
-    on_iteration: Callable[[int], None] | None = None
+    control: LoopControl = LoopControl()
+    source: InitVar[Batches | None] = None
+    is_share: InitVar[bool] = False
+    views: InitVar[Callable[[], Mapping[str, Array]] | None] = None
     is_watcher: bool = True
-    before_measuring: Callable[[], None] | None = None
-    on_epoch: Callable[[int, bool], bool] | None = None
-    before_end: Callable[[], None] | None = None
-    own_of: Callable[[], tuple[float, int]] | None = None
-    part: tuple[int, int] = (0, 1)
     is_changed_at_end: bool = False
-    at_boundary: Callable[[], bool] | None = None
-    deal: int = 0
-    on_batch: Callable[[int, int, float], bool] | None = None
-    take: Callable[[int, Callable[[], bool]], Array | None] | None = None
-    is_stopping: Callable[[], bool] = lambda: False
-    batches: AugmentedBatch | None = None
 
-    def __post_init__(self) -> None:
-        job = self.job
+    def __post_init__(
+        self,
+        source: Batches | None,
+        is_share: bool,
+        views: Callable[[], Mapping[str, Array]] | None,
+    ) -> None:
+        self.batches = source or Batches(self.job)
+        self.guard = DivergenceGuard(self.job, self.engine, is_share, views)
+        self.measuring = Measuring(self.job, self.engine, self.batches.take is not None)
         self._ends_at = self.deadline.at  # monotonic, which perf_counter is, too
-        self.callbacks: Callable[[], dict[str, Any]] = dict  # their state, for the cursor
-        self.recalled: dict[str, Any] = {}  # their state in the cursor that the loop resumed from
+        self.recalled: dict[str, Any] = {}  # callbacks' state in the cursor of a resumed loop
         self.history, self.own = History(), OwnLoss()
         self.iteration = self.epoch = 0
         self.done, self.total = 0, 0.0  # samples of the current epoch, the sum of their losses
@@ -216,15 +115,8 @@ class TrainingLoop:
         self.earlier_s = 0.0  # seconds of training before ``begun``
         self.is_halted = self.is_ended = False
         self.is_stepping = False  # within an update: the arrays may be of two
-        self.kept: KeptArrays | None = None
         self.best: BestModel | None = None
         self.stopped_early = False
-        self.trouble: NonFinite | None = None
-        self.has_answers = has_answers(job.network, job.data, job.target)
-        # each loss and accuracy has a name
-        self.is_several = job.network.has_several or len(job.network.judged) > 1
-        is_wanted = self.has_answers or job.aggregates or self.is_several
-        self.sample = _sample(job) if is_wanted and self.take is None else None
 
     def cursor(self) -> Cursor:
         best = self.best
@@ -235,7 +127,7 @@ class TrainingLoop:
             seconds=perf_counter() - self.begun + self.earlier_s,
             rows=[plain_row(row) for row in self.history],
             best=None if best is None else (float(plain(best.score)), best.epoch, best.iteration),
-            updates=self.engine.updates, callbacks=self.callbacks(),
+            updates=self.engine.updates, callbacks=self.control.memory(),
         )  # fmt: skip
 
     def go_on(self, cursor: Cursor, best: BestModel | None, earlier_s: float = 0.0) -> None:
@@ -244,7 +136,7 @@ class TrainingLoop:
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
         self.unseen, self.recalled = 0, cursor.callbacks
         self.own = OwnLoss(cursor.own_total, cursor.own_samples)
-        self._keep(0)
+        self.guard.keep(self.iteration, 0)
         self.history = History(cursor.rows)
 
     def sums(self) -> EpochSums:
@@ -275,7 +167,7 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Run all epochs, or until the loop is stopped early or halted."""
-        job = self.job
+        job, control = self.job, self.control
         while self.iteration < job.n_iterations or self.done:
             n_before = self.iteration
             row = self._epoch()
@@ -283,10 +175,9 @@ class TrainingLoop:
                 self.is_halted = True
                 return
             epoch = self.epoch
-            if self.before_measuring is not None:
-                self.before_measuring()
+            control.before_measuring()
             if self.is_watcher:
-                self._watch(row)
+                row |= self.measuring.epoch()
             if not job.network.is_judged:  # there is no loss to become NaN
                 self._check_finite()
             self.history.rows.append(row)
@@ -295,38 +186,15 @@ class TrainingLoop:
             self.watcher.epoch(row)
             patience = job.early_stopping.patience if job.early_stopping else None
             stop = bool(patience and self.best and epoch - self.best.epoch >= patience)
-            stop = stop or self.is_ended
-            if self.on_epoch is not None:
-                stop = self.on_epoch(epoch, stop)
+            stop = control.after_epoch(epoch, stop or self.is_ended)
             self.done = 0
             if stop:  # without a checkpoint: who began there would go on after the end
                 self.stopped_early = self.iteration < job.n_iterations
                 break
-            if n_before < self.iteration < job.n_iterations and self._pass_boundary():
+            if n_before < self.iteration < job.n_iterations and control.at_boundary():
                 self.is_halted = True
                 return
-        if self.before_end is not None:
-            self.before_end()
-
-    def _watch(self, row: dict[str, Any]) -> None:
-        job = self.job
-        if self.sample is not None and job.aggregates:
-            _, right, combined = self.engine.watch(self.sample)
-            n = len(self.sample)
-            if self.has_answers and not job.network.has_several:
-                row["acc"] = int(right) / n_answers(job.network, self.sample)
-            for (name, aggregate), value in zip(job.aggregates.items(), combined, strict=True):
-                row[name] = aggregate.of(float(value), n)
-        elif self.sample is not None and not self.is_several:
-            row["acc"] = measure(self.engine, job.network, self.sample, job.target)["acc"]
-        if self.sample is not None and self.is_several:
-            found = measure(self.engine, job.network, self.sample, job.target)
-            names = [name for name in found if name != "loss"]  # that is of the training
-            row |= {name: _finite(found[name]) for name in names}
-        if job.validation is not None and job.network.is_judged:
-            found = _measure(self.engine, job, job.validation)
-            row["val_loss"], row["val_acc"] = found.pop("loss"), found.pop("acc", None)
-            row |= {f"val_{name}": _finite(value) for name, value in found.items()}
+        control.before_end()
 
     def finish(self) -> LoopResult:
         """Load the best model, if one was kept, and measure it. Of a run that is halted Ctrl-C ends
@@ -341,8 +209,10 @@ class TrainingLoop:
             iteration, epoch = best.iteration, best.epoch
             self.engine.load(best.parameters, best.states, None, iteration)
         try:
-            test = None if job.test is None else _measure(self.engine, job, job.test)
-            metrics = {"test": test} if test else self._last_metrics()
+            test = None if job.test is None else self.measuring.of(job.test)
+            is_other = self.is_changed_at_end or self.is_halted
+            last = self.measuring.last
+            metrics = {"test": test} if test else last(self.history, epoch, is_other)
         except KeyboardInterrupt:  # all data of an interpreted network may take minutes
             if not self.is_halted:
                 raise
@@ -351,47 +221,35 @@ class TrainingLoop:
 
     def _epoch(self) -> dict[str, Any] | None:
         """Run the next epoch, or the rest of one, and return its row; None if it was halted."""
-        job, step = self.job, self.engine.step
-        pieces = job.data.pieces if self.take is None else 1
-        n, size = len(job.data) // pieces, job.batch_size
+        job, step, control = self.job, self.engine.step, self.control
         if not self.done:
             self.epoch += 1
             self.total, self.unseen, self.own = 0.0, 0, OwnLoss()
-            self._keep(KEPT_EVERY)
-        epoch, done_before, begun, take = self.epoch, self.done, perf_counter(), self.take
-        seed = job.network.seed + DEALS_APART * self.deal
-        lengths = job.data.lengths if take is None else None
-        batches = BatchRows(n, size, pieces, seed, epoch - 1, lengths, job.buckets)
-        sample, n_before = (epoch - 1) * n, batches.before(self.done)
-        n_iterations = job.n_iterations
+            self.guard.keep(self.iteration)
+        epoch, done_before, begun = self.epoch, self.done, perf_counter()
+        order, counts = self.batches.order(epoch), self.batches.counts
+        n_iterations, n_before = job.n_iterations, order.before(self.done)
         n_steps = min(job.iterations_per_epoch, n_iterations - self.iteration + n_before)
         next_report_s = begun + self.watcher.interval_s
+        batches = self.batches.read(order, n_before, n_steps, self._gives_up)
         for number in range(n_before, n_steps):
-            start = number // pieces * size
-            if take is None:
-                rows = batches[number]
-            elif (taken := take(min(size, n - start), self._gives_up)) is not None:
-                rows = taken
-            elif self.iteration:
-                return None
-            else:
+            control.before_update(self.iteration)
+            batch = next(batches, None)
+            if batch is None:  # of a stream, which was asked to stop
+                if self.iteration:
+                    return None
                 raise Stopped(0, "")
-            if self.on_iteration is not None:
-                self.on_iteration(self.iteration)
-            if take is None and number + 1 < n_steps:
-                self._expect(batches[number + 1])
-            if self.batches is not None:
-                rows = self.batches.read(rows, epoch, slice(*share(len(rows), *self.part)))
+            rows, first_sample = batch
             self.is_stepping = True
-            loss = step(rows, iteration=self.iteration, first_sample=sample + start)
+            loss = step(rows, iteration=self.iteration, first_sample=first_sample)
             if not math.isfinite(loss):
-                raise self._diverged(f"the loss became {loss}", self.iteration, epoch)
+                raise self.guard.diverged(f"the loss became {loss}", self.iteration, epoch)
             self.iteration += 1
             self.is_stepping = False
-            self.total += loss * self._counts(rows)
+            self.total += loss * counts(rows)
             self.done += len(rows)
-            if self.own_of is not None:
-                self.own.add(*self.own_of())
+            if (own := control.own_loss()) is not None:
+                self.own.add(*own)
             now = perf_counter()
             if now >= next_report_s:
                 next_report_s = now + self.watcher.interval_s
@@ -399,12 +257,12 @@ class TrainingLoop:
                 mean = self.total / (self.done - self.unseen)
                 self.watcher.step(epoch, self.iteration, mean, speed)
             self._check_time(now)
-            if self.on_batch is not None and self.on_batch(epoch, self.iteration, loss):
+            if control.after_update(epoch, self.iteration, loss):
                 self.is_ended = True
                 break
             if self.iteration == n_iterations:
-                self._pass_boundary()  # here: a longer run goes on within this epoch
-            elif number + 1 < n_steps and self._pass_boundary():
+                control.at_boundary()  # here: a longer run goes on within this epoch
+            elif number + 1 < n_steps and control.at_boundary():
                 return None
         now = perf_counter()
         n_seen = self.done - self.unseen
@@ -420,39 +278,14 @@ class TrainingLoop:
     def _gives_up(self) -> bool:
         """Whether not to wait for a stream any longer. Raises Timeout."""
         self._check_time(perf_counter(), ", where its stream gave no more samples")
-        return self.is_stopping()
+        return self.batches.is_stopping()
 
     def _check_time(self, now: float, where: str = "") -> None:
         if self._ends_at is not None and now > self._ends_at:
             raise overdue(self.job, self.deadline, self.iteration, self.epoch, where)
 
-    def _pass_boundary(self) -> bool:
-        """Save what is to be saved after this update; returns whether to stop there."""
-        return self.at_boundary is not None and self.at_boundary()
-
-    def _counts(self, rows: Array) -> float:
-        """The weight of a batch in an epoch's mean loss: its number of samples; if sequences end
-        early and only steps are judged, their number of steps in mean lengths.
-        """
-        lengths = self.job.data.lengths if self.take is None else None
-        if lengths is None or not self.job.network.judges_each:
-            return len(rows)
-        return float(lengths[rows].sum() / lengths.mean())
-
-    def _keep(self, least: int) -> None:
-        """Copy the arrays, if ``least`` iterations have passed since the last copy."""
-        since = self.iteration - (self.kept.iteration if self.kept else 0)
-        if self.is_share or since < least:
-            return
-        memory = self.engine.memory()
-        if sum(a.nbytes for kind in memory.values() for a in kind.values()) <= KEPT_BYTES:
-            copies = {k: {n: a.copy() for n, a in kind.items()} for k, kind in memory.items()}
-            self.kept = KeptArrays(self.iteration, self.engine.updates, copies)
-
-    def _expect(self, rows: Array) -> None:
-        """Announce the next batch to the data: this group reads only its own part of it."""
-        group, n_groups = self.part
-        self.job.data.expect(rows[slice(*share(len(rows), group, n_groups))])
+    def _check_finite(self) -> None:
+        self.guard.check(self.iteration - 1, self.epoch)
 
     def _keep_best(self, row: Mapping[str, Any]) -> None:
         stopping = self.job.early_stopping
@@ -464,70 +297,9 @@ class TrainingLoop:
             arrays = self.engine.parameters(), self.engine.states()
             self.best = BestModel(score, row["epoch"], row["iteration"], *arrays)
 
-    def _last_metrics(self) -> dict[str, dict[str, float]]:
-        """The last metrics: of the validation data, else the training data; none without loss."""
-        job = self.job
-        if not job.network.is_judged:
-            return {}
-        is_other = self.is_changed_at_end or self.is_halted  # than the model of the last row
-        if job.validation is not None and is_other and self.best is None:
-            return {"validation": _measure(self.engine, job, job.validation)}
-        if job.validation is not None:
-            # Not by its place: a group that came back to servers has the rows since then.
-            own = [r for r in self.history if self.best and r["epoch"] == self.best.epoch]
-            row = own[0] if own else self.history[-1]
-            columns = better(job.network, job.metrics, job.validation, job.target)
-            found = {name.removeprefix("val_"): row.get(name) for name in columns}
-            return {"validation": {k: v for k, v in found.items() if v is not None}}
-        if self.take is not None:
-            return {}
-        return {"training": _measure(self.engine, job, job.data)}
-
-    def _check_finite(self) -> None:
-        views = self.views or self.engine.parameters
-        if not all(map(_is_finite, views().values())):
-            raise self._diverged("a weight is not finite", self.iteration - 1, self.epoch)
-
-    def _diverged(self, what: str, iteration: int, epoch: int) -> Diverged:
-        self.trouble = NonFinite(what, iteration, epoch)
-        if self.is_share:
-            return Diverged(what)
-        return diverged(self.job, self.engine.parameters(), self.trouble, self.kept)
-
 
 def overdue(job: Job, deadline: Deadline, iteration: int, epoch: int, where: str = "") -> Timeout:
     return Timeout(
         f"the job took more than {deadline.timeout_s:g} s; stopped at iteration "
         f"{iteration} of {job.n_iterations} (epoch {epoch}){where}; raise timeout (--timeout)"
     )
-
-
-def _is_finite(array: Array) -> bool:
-    """Whether all numbers of an array are finite; in pieces, which need little memory."""
-    step = max(CHECKED_AT_ONCE * len(array) // max(array.size, 1), 1)
-    pieces = (array[start : start + step] for start in range(0, len(array), step))
-    return all(np.isfinite(piece).all() for piece in pieces)
-
-
-def _sample(job: Job) -> Dataset:
-    """The part of the training data that is measured after an epoch."""
-    data, step = job.data, job.looks_at_every
-    if data.pieces > 1:
-        of_first: Dataset = data.with_first_pieces(job.looked_pieces)
-        return of_first
-    y = None if data.y is None else np.ascontiguousarray(data.y[::step])
-    x = np.ascontiguousarray(data.x[::step])
-    lengths = None if data.lengths is None else data.lengths[::step]
-    sample: Dataset = data.with_fields(x=x, y=y, ids=None, weight=None, lengths=lengths)
-    return sample
-
-
-def _measure(engine: Engine, job: Job, data: Any) -> dict[str, float]:
-    if not job.network.is_judged:
-        return {}
-    return measure(engine, job.network, data, job.target, job.metrics)
-
-
-def _finite(value: float) -> float | None:
-    """The value, or None if it is not finite, as in JSON."""
-    return value if math.isfinite(value) else None

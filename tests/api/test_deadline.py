@@ -17,9 +17,9 @@ import horn
 from horn.errors import MemberLost, Timeout
 from horn.training import deadline
 from horn.training.deadline import Deadline, Interrupted, interrupting
+from horn.training.history import History
 from horn.training.hooks import Hooks
 from horn.training.interrupts import ENDS, interrupts
-from horn.training.loop import History
 
 
 def past() -> Deadline:

@@ -20,7 +20,7 @@ from horn.errors import Diverged
 from horn.training import diagnosis
 from horn.training.checkpointing import RecoverySettings
 from horn.training.divergence import KeptArrays, NonFinite, grown, of_guessing
-from horn.training.loop import History
+from horn.training.history import History
 from horn.training.run_settings import RunSettings
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import horn
 from horn.cli import horn as commands
 from horn.errors import ModelError
-from horn.training.loop import History
+from horn.training.history import History
 
 RNG = np.random.default_rng(6)
 X = RNG.integers(0, 256, (30, 6, 6, 3)).astype(np.uint8)

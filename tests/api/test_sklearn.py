@@ -285,7 +285,9 @@ def test_partial_fit_adds_to_the_history_and_copies_have_their_own(monkeypatch):
     assert curve == history["loss"] and len(set(curve)) == model.n_iter_ == 3
     assert len(twin.history_) == len(twin.loss_curve_) == 1
     assert twin.partial_fit(x, y).loss_curve_ == curve[:2]
-    monkeypatch.delattr("horn.training.loop.named")  # names of further columns are not looked for
+    monkeypatch.delattr(
+        "horn.training.history.named"
+    )  # names of further columns are not looked for
     assert history["loss"] == curve
 
 

@@ -32,6 +32,7 @@ from horn.training.checkpointing import (
     part_name,
     restore,
 )
+from horn.training.hooks import LocalControl
 from horn.training.loop import TrainingLoop
 from horn.training.progress import Progress
 
@@ -89,7 +90,9 @@ def measure(folder: Path) -> dict[str, Any]:
     given = job()
     mine = identity(given, "allreduce")
     saver = Timed(CheckpointSchedule(folder), mine, 0, threading.Event(), print)
-    loop = TrainingLoop(given, engine_of(given), Progress(), time.perf_counter(), at_boundary=saver)
+    loop = TrainingLoop(
+        given, engine_of(given), Progress(), time.perf_counter(), control=LocalControl(None, saver)
+    )
     saver.loop = loop
     loop.run()
     saver.close()

@@ -11,6 +11,7 @@ import horn
 from horn.backends import Setup, make
 from horn.errors import JournalError
 from horn.training.loop import TrainingLoop
+from horn.training.loop_control import LoopControl
 from horn.training.loss_journal import N_KEPT, EpochSums, LossJournal
 from horn.training.progress import Progress
 
@@ -49,18 +50,24 @@ def test_a_group_that_comes_back_has_the_loss_of_its_whole_epoch(
     journal, n = LossJournal(tmp_path / "losses-0"), len(job.data)
 
     def loop(age_s: float) -> TrainingLoop:
-        made = TrainingLoop(job, engine, Progress(), perf_counter() - age_s)
-        made.own_of = lambda: (float(made.iteration), 50)
-        return made
+        control = Keeping()
+        control.loop = TrainingLoop(
+            job, engine, Progress(), perf_counter() - age_s, control=control
+        )
+        return control.loop
+
+    class Keeping(LoopControl):
+        loop: TrainingLoop
+
+        def own_loss(self) -> tuple[float, int]:
+            return float(self.loop.iteration), 50
+
+        def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+            if self.loop is calm and iteration <= n_kept:
+                journal.keep(calm.sums())
+            return False
 
     calm = loop(100.0)
-
-    def keep(epoch: int, iteration: int, loss: float) -> bool:
-        if iteration <= n_kept:
-            journal.keep(calm.sums())
-        return False
-
-    calm.on_batch = keep
     calm.run()
     killed = loop(0.0)  # another run began later
     killed.skip_to(15, journal)

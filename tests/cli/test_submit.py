@@ -317,7 +317,7 @@ def test_the_help_of_the_files_own_parser_is_no_failure(run: Any, folder: Path) 
     [
         ("made.epochs = 2", "Job.epochs cannot be set: job.with_settings(epochs=...) is a copy"),
         ("made.optimizer.momentum = 0.5", "SGD.momentum cannot be set: give it where the SGD is"),
-        ("horn.training.loop.History()[9]", "history[9]: the history has 0 epochs; it has no"),
+        ("horn.training.history.History()[9]", "history[9]: the history has 0 epochs; it has no"),
     ],
 )
 def test_what_horn_refuses_at_a_line_of_the_users_is_no_bug(
@@ -325,7 +325,7 @@ def test_what_horn_refuses_at_a_line_of_the_users_is_no_bug(
 ) -> None:
     text = (folder / "job.py").read_text()
     (folder / "set.py").write_text(
-        f"import horn.training.loop\n{text}\nbase = job\n"
+        f"import horn.training.history\n{text}\nbase = job\n"
         f"def job():\n    made = base()\n    {line}\n    return made\n"
     )
     done = run("submit", "set.py")

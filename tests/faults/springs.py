@@ -181,16 +181,16 @@ def hold_before(iteration: int, mark: str) -> None:
     """In this process no batch of that iteration begins until the file is there. Not every strategy
     asks a task's schedule before it.
     """
-    from horn.training.loop import TrainingLoop
+    from horn.process.main import BetweenUpdates
 
-    expect = TrainingLoop._expect
+    before_update = BetweenUpdates.before_update
 
-    def expects(loop: TrainingLoop, rows: Any) -> None:
-        if loop.iteration == iteration:
+    def waits(control: BetweenUpdates, number: int) -> None:
+        before_update(control, number)
+        if number == iteration:
             wait_for(mark)
-        expect(loop, rows)
 
-    TrainingLoop._expect = expects  # type: ignore[method-assign]
+    BetweenUpdates.before_update = waits  # type: ignore[method-assign]
 
 
 def wait_for(path: str) -> None:

@@ -271,7 +271,7 @@ def test_a_wrong_gradient_and_a_failing_callback_name_their_cells(tmp_path):
     ("horn.SGD(-0.1)", "ModelError"),
 ])  # fmt: skip
 def test_what_is_wrong_shows_the_line_that_asks_for_it(tmp_path, wrong, ename):
-    first = "import horn\nfrom horn.training.loop import History"
+    first = "import horn\nfrom horn.training.history import History"
     [said] = execute(cells(first, wrong), tmp_path).cells[-1].outputs
     whole = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(said.traceback))
     assert said.ename == ename and "Cell In[2]" in whole

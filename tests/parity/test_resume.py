@@ -383,7 +383,7 @@ class Recorded(TrainingLoop):
 
 @pytest.mark.parametrize("iteration", range(1, EPOCHS * PER_EPOCH))
 def test_every_sample_is_seen_once_per_epoch(iteration, tmp_path, monkeypatch):
-    module = __import__("sys").modules["horn.train"]
+    module = importlib.import_module("horn.train")
     given = job()
     horn.train(given, checkpoints=tmp_path, checkpoint_every=iteration, keep_checkpoints=99)
     monkeypatch.setattr(module, "TrainingLoop", Recorded)

@@ -27,7 +27,7 @@ def reported(error: BaseException, trouble: NonFinite | None = None) -> FailureR
     ours, theirs = ControlChannel.pair()
     try:
         task = TaskProcess(ours)
-        task.loop = SimpleNamespace(trouble=trouble)  # type: ignore[assignment]
+        task.loop = SimpleNamespace(guard=SimpleNamespace(trouble=trouble))  # type: ignore[assignment]
         task.report(error)
         found = theirs.receive(1.0)
     finally:
