@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horn.answers import checked_answers, n_answers, n_right
 from horn.data import Dataset, check_classes, check_features, check_labels, check_targets
 from horn.data.checks import check_target_shape
 from horn.data.in_steps import check_answers
 from horn.errors import ModelError
-from horn.metrics import Metric, checked_answers, n_answers, n_right, score
+from horn.metrics import Metric, score
 from horn.network import Network
 from horn.outputs import each, loss_column, part_of
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import defaults, html, mistakes, modelfile, version
+from horn.answers import answers
 from horn.backends import in_use, is_compiled
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
@@ -27,7 +28,7 @@ from horn.description import Description, number, rebuild, shapes
 from horn.errors import DataError, ModelError, check_whole
 from horn.evaluation import check_fit
 from horn.initial import seen, sparse_edges
-from horn.metrics import Metric, answers
+from horn.metrics import Metric
 from horn.model_answers import ModelAnswers
 from horn.model_engines import DESCRIBED, ModelEngines, metrics_of
 from horn.model_inputs import ModelInputs
@@ -406,7 +407,7 @@ class Model:
 
         metrics : as in Job; by default those of the job that trained it. Returns {"loss", "acc",
         ...}; "acc" exists where an answer is right or wrong: integer labels, one-hot rows, 0 and 1
-        of one sigmoid output, rows of several labels (horn/metrics.py). Where each step is
+        of one sigmoid output, rows of several labels (horn/answers.py). Where each step is
         answered x may be one sequence, (steps, features), or several of one length with more steps
         than net.input(n, steps=...); they go on from piece to piece. A model of a stateful job is
         judged as there: without steps at their end that fill no piece. With several outputs "loss"

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from horn import losses
+from horn.answers import answers
 from horn.backends import Array
 from horn.data import Dataset
 from horn.data.classes import Classes, as_array
 from horn.errors import ModelError
 from horn.layers import Layer
-from horn.metrics import answers
 from horn.model_engines import ModelEngines
 from horn.model_inputs import ModelInputs, lengths_of
 from horn.network import Network

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn import metrics
+from horn.answers import checked_answers
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.layers import Layer
@@ -30,8 +31,8 @@ class OutputView:
     prefix: str = ""
 
     def answers(self, target: str | None) -> str | None:
-        """The kind of its answers (``horn.metrics.checked_answers``)."""
-        return metrics.checked_answers(self.network, self.data, target)
+        """The kind of its answers (``horn.answers.checked_answers``)."""
+        return checked_answers(self.network, self.data, target)
 
     def takes(self, metric: Metric, target: str | None) -> bool:
         """Whether a metric applies to it: by its name, or as one of all that it fits."""

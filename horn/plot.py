@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horn.answers import answers
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
 from horn.data.classes import as_array
 from horn.errors import ModelError
-from horn.metrics import answers
 from horn.mistakes import of_module
 from horn.own_lines import shell
 

@@ -39,7 +39,7 @@ from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.topology import largest_share
 from horn.training import notebook
-from horn.training.batches import Batches
+from horn.training.batches import BatchSource
 from horn.training.checkpointing import (
     CheckpointSchedule,
     LocalCheckpoints,
@@ -474,7 +474,7 @@ def _train_here(
         )  # fmt: skip
     is_stopping = recovery.stop_requested.is_set
     take = None if feed is None else feed.take
-    source = Batches(job, take=take, is_stopping=is_stopping, augmented=augmented)
+    source = BatchSource(job, take=take, is_stopping=is_stopping, augmented=augmented)
     control = LocalControl(hooks, alone or is_stopping)
     loop = TrainingLoop(job, engine, watcher, begun, deadline, control=control, source=source)
     if start is not None:

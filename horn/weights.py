@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from horn.answers import checked_answers
 from horn.data import Dataset
 from horn.data.arrays import as_weight
 from horn.data.classes import SHOWN
 from horn.errors import DataError, ModelError
-from horn.metrics import checked_answers
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]

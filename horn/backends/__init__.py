@@ -83,7 +83,7 @@ class Engine(Protocol):
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         """The sum of the losses in inference over a whole data set, and the number of right answers
-        (``horn.metrics.answers``; 0 where there is no right and wrong).
+        (``horn.answers.answers``; 0 where there is no right and wrong).
         """
 
     def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from horn import metrics
 from horn.aggregates import Aggregate
+from horn.answers import answers, n_right
 from horn.backends import (
     Array,
     Memory,
@@ -387,7 +387,7 @@ class CompiledEngine:
     ) -> tuple[float, int, list[float], list[float]]:
         target = self.target_kind(data)
         runner = self._reading(kind, target, data)
-        answers = metrics.answers(self.network, self.setup.target, data.y)
+        answered = answers(self.network, self.setup.target, data.y)
         total, correct = 0.0, 0
         found = [aggregate.empty for aggregate in aggregates]
         losses = runner.program.losses if outputs_out is not None else ()
@@ -397,11 +397,11 @@ class CompiledEngine:
                 total += float(runner.value(runner.program.loss).sum(dtype=np.float64))
             for k, name in enumerate(losses):
                 of_each[k] += float(runner.value(name).sum(dtype=np.float64))
-            if answers is not None or outputs_out is not None:
+            if answered is not None or outputs_out is not None:
                 outputs = self._answers(runner, data, rows)
-                if answers is not None and data.y is not None:
+                if answered is not None and data.y is not None:
                     lengths = None if data.lengths is None else data.lengths[rows]
-                    correct += metrics.n_right(answers, outputs, data.y[rows], lengths)
+                    correct += n_right(answered, outputs, data.y[rows], lengths)
                 if outputs_out is not None:
                     outputs_out[rows] = outputs
             for k, aggregate in enumerate(aggregates):

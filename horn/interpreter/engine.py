@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from horn import backends, metrics, random, refusals
+from horn import backends, random, refusals
+from horn.answers import answers, n_right
 from horn.autodiff import user_text
 from horn.autodiff.tape import number
 from horn.backends import Setup
@@ -246,7 +247,7 @@ class Engine:
         step by step. each : the sum of each loss by itself is added here, by the layer.
         """
         total, right = 0.0, 0
-        answers = metrics.answers(self.network, self.setup.target, data.y)
+        answered = answers(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
         lengths = data.lengths
         n_steps = self._mean_steps(data, range(len(data)))
@@ -268,10 +269,10 @@ class Engine:
                     total += told * layer.loss_weight
                     if each is not None:
                         each[index] += told
-            if answers is not None and data.y is not None:
+            if answered is not None and data.y is not None:
                 outputs = np.array([self._answer(steps)])
                 own = None if lengths is None else lengths[row : row + 1]
-                right += metrics.n_right(answers, outputs, data.y[row : row + 1], own)
+                right += n_right(answered, outputs, data.y[row : row + 1], own)
         return total, right
 
     def _mean_steps(self, data: Dataset, rows: Sequence[int] | Array) -> float:

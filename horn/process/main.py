@@ -44,7 +44,7 @@ from horn.schedules import SettableRate
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology, is_of
 from horn.strategies._replica import Replica
-from horn.training.batches import Batches
+from horn.training.batches import BatchSource
 from horn.training.cursor import plain_row
 from horn.training.hooks import Hooks, in_task, settable
 from horn.training.loop import OwnLoss, TrainingLoop
@@ -378,7 +378,7 @@ class TaskProcess:
             watcher,
             run.begun,
             control=between,
-            source=Batches(job, part=part, deal=deal, augmented=augmented),
+            source=BatchSource(job, part=part, deal=deal, augmented=augmented),
             is_share=True,
             views=lambda: engine.views()["parameter"],
             is_watcher=is_joined or index == 0,

@@ -15,7 +15,7 @@ DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
 
 
 @dataclass(eq=False)
-class Batches:
+class BatchSource:
     """Where the batches of a job come from.
 
     part : this group's number and the number of groups: of each batch it reads its part. deal : the

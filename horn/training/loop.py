@@ -19,7 +19,7 @@ from horn.aggregates import COLUMNS
 from horn.backends import Array, Engine
 from horn.errors import Stopped, Timeout
 from horn.job import Job
-from horn.training.batches import Batches
+from horn.training.batches import BatchSource
 from horn.training.cursor import Cursor, plain, plain_row
 from horn.training.deadline import Deadline
 from horn.training.divergence import DivergenceGuard
@@ -91,7 +91,7 @@ class TrainingLoop:
     deadline: Deadline = Deadline(None)
     _: KW_ONLY
     control: LoopControl = LoopControl()
-    source: InitVar[Batches | None] = None
+    source: InitVar[BatchSource | None] = None
     is_share: InitVar[bool] = False
     views: InitVar[Callable[[], Mapping[str, Array]] | None] = None
     is_watcher: bool = True
@@ -99,11 +99,11 @@ class TrainingLoop:
 
     def __post_init__(
         self,
-        source: Batches | None,
+        source: BatchSource | None,
         is_share: bool,
         views: Callable[[], Mapping[str, Array]] | None,
     ) -> None:
-        self.batches = source or Batches(self.job)
+        self.batches = source or BatchSource(self.job)
         self.guard = DivergenceGuard(self.job, self.engine, is_share, views)
         self.measuring = Measuring(self.job, self.engine, self.batches.take is not None)
         self._ends_at = self.deadline.at  # monotonic, which perf_counter is, too

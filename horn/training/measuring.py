@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from horn.answers import n_answers
 from horn.backends import Engine
 from horn.data import Dataset
 from horn.evaluation import measure
 from horn.job import Job
-from horn.metrics import n_answers
 from horn.outputs import better, has_answers
 from horn.training.history import History
 

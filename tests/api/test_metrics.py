@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import horn
 from horn import metrics
+from horn.answers import answers, n_right
 from horn.data import as_dataset
 from horn.errors import JobError, ModelError
-from horn.metrics import METRICS, answers, n_right, resolve, score
+from horn.metrics import METRICS, resolve, score
 from horn.sources import CapturedCode, SourceCapture
 from horn.training.progress import LineProgress, Progress
 from tests.support.runs import bits
