@@ -348,7 +348,9 @@ class SessionLost(ClusterError):
 
 
 class BarrierTimeout(ClusterError):
-    """A wait ended before everybody came. ``absent`` and ``arrived`` are sorted names."""
+    """A wait ended before everybody came. ``absent`` and ``arrived`` are sorted names. absent_ranks
+    : the absent tasks and servers of a run; () where others were waited for.
+    """
 
     exit_code = 1  # the job failed; the cluster was reached
 
@@ -359,10 +361,11 @@ class BarrierTimeout(ClusterError):
         arrived: tuple[str, ...],
         timeout_s: float,
         hint: str = "",
+        absent_ranks: tuple[int, ...] = (),
     ) -> None:
         self.where, self.absent, self.arrived = where, absent, arrived
-        self.timeout_s, self.hint = timeout_s, hint
-        super().__init__(where, absent, arrived, timeout_s, hint)
+        self.timeout_s, self.hint, self.absent_ranks = timeout_s, hint, absent_ranks
+        super().__init__(where, absent, arrived, timeout_s, hint, absent_ranks)
 
     def __str__(self) -> str:
         n_expected = len(self.absent) + len(self.arrived)
@@ -376,13 +379,21 @@ class BarrierTimeout(ClusterError):
 
 
 class MemberLost(ClusterError):
-    """A peer vanished from ZooKeeper while it was waited for. ``lost`` are sorted names."""
+    """A peer vanished from ZooKeeper while it was waited for. ``lost`` are sorted names.
+    lost_ranks : the lost tasks and servers of a run. by : the rank that lost them, if one did.
+    """
 
     exit_code = 1
 
-    def __init__(self, where: str, lost: tuple[str, ...]) -> None:
-        self.where, self.lost = where, lost
-        super().__init__(where, lost)
+    def __init__(
+        self,
+        where: str,
+        lost: tuple[str, ...],
+        lost_ranks: tuple[int, ...] = (),
+        by: int | None = None,
+    ) -> None:
+        self.where, self.lost, self.lost_ranks, self.by = where, lost, lost_ranks, by
+        super().__init__(where, lost, lost_ranks, by)
 
     def __str__(self) -> str:
         return (

@@ -64,6 +64,10 @@ class Topology:
         """The number of a task among tasks; a server's is its rank."""
         return rank - self.n_servers if rank >= self.n_ranks else rank
 
+    def of_link(self, number: int) -> int:
+        """The rank of the task with a number ``link``."""
+        return self.rank(*divmod(number, self.n_tasks))
+
     def group(self, rank: int) -> int:
         return self.link(rank) // self.n_tasks
 

@@ -96,6 +96,11 @@ LEAVE_S = 1.0  # for the run to end once it is told to
 MAX_TEXT = 20_000  # characters of an error
 MAX_UNSAVED = 1000  # characters of why a checkpoint is not saved
 MAX_ROWS, MAX_ROWS_BYTES = 1000, 400_000  # of the history in a result; the file has all
+MEETING = "meeting of the job's hosts"
+LATE = (
+    "The job goes on elsewhere if there are slots. If they only need longer (a large package, "
+    "a slow disk), raise start_timeout (--start-timeout)"
+)
 REPAIRS = 1000  # attempts of tasks within one of the job: a unit that ended alone restarts alone
 
 
@@ -188,9 +193,8 @@ class JobRunner:
         is_repairable = on_cluster is not None and on_cluster.is_repairable
         if self._is_in_rendezvous and isinstance(error, ClusterError):
             is_repairable = True  # none of the job's code has run: on other hosts it may
-        host, topology = self.assignment.host, self.topology
+        host = self.assignment.host
         ranks = {name: allocation.ranks for name, allocation in self.assignment.allocations.items()}
-        names = {rank: topology.name(rank) for there in ranks.values() for rank in there}
         text = f"{self._line(error, called=True)}{error}{_of_package(error)}"
         return HostFailure(
             self._said(_short(text) + self.from_before),
@@ -198,7 +202,7 @@ class JobRunner:
             is_secondary=isinstance(error, MemberLost) and not isinstance(error, PeerUnreachable),
             # A model that cannot be written would have to be computed again for nothing.
             is_final=not is_repairable or isinstance(error, ModelError),
-            hosts=blamed(error, host, ranks, names),
+            hosts=blamed(error, host, ranks),
             details=wire_text(str(getattr(error, "details", "")), MAX_TEXT),
             kept=self.kept,
         )
@@ -481,9 +485,11 @@ class JobRunner:
         """Connect to the other hosts' job runners, found through ZooKeeper."""
         mine = self.assignment
         names = sorted(mine.allocations, key=lambda name: min(mine.allocations[name].ranks))
+        ranks = {name: tuple(mine.allocations[name].ranks) for name in names}
         place = Identity(
-            names.index(mine.host), len(names), f"{mine.job}/runners", mine.attempt, mine.key
-        )
+            names.index(mine.host), len(names), f"{mine.job}/runners", mine.attempt, mine.key,
+            lambda number: (f"worker {names[number]}", ranks[names[number]]),
+        )  # fmt: skip
         self._is_in_rendezvous = True
         host_link = HostLink(f"tcp://{self._address()}:0", place, names)
         stack.callback(host_link.close)
@@ -495,9 +501,18 @@ class JobRunner:
             found = here.wait_for(
                 names, self.start_s, lambda m: int(m.info["attempt"]) >= mine.attempt
             )
+        except BarrierTimeout as error:
+            absent, arrived = (
+                tuple(f"worker {name}" for name in some) for some in (error.absent, error.arrived)
+            )
+            lost = tuple(rank for name in error.absent for rank in ranks[name])
+            raise BarrierTimeout(MEETING, absent, arrived, self.start_s, LATE, lost) from error
+        try:
             host_link.connect([found[name].endpoint for name in names], self.start_s)
         except BarrierTimeout as error:
-            raise _hosts_late(error, names) from error
+            raise BarrierTimeout(
+                MEETING, error.absent, error.arrived, error.timeout_s, LATE, error.absent_ranks
+            ) from error
         self._is_in_rendezvous = False
         return host_link
 
@@ -562,23 +577,6 @@ def _of_package(error: BaseException) -> str:
     return (
         ". A job's file comes to the workers with what it imports and with no other files: send "
         "its folder with --working-dir DIR, or give a path that every worker has"
-    )
-
-
-def _hosts_late(error: BarrierTimeout, names: Sequence[str]) -> BarrierTimeout:
-    """The error with names of workers instead of numbers, also for those of the link."""
-
-    def called(who: str) -> str:
-        number = who.removeprefix("task ")
-        return f"worker {names[int(number)] if number.isdecimal() and who != number else who}"
-
-    return BarrierTimeout(
-        "meeting of the job's hosts",
-        tuple(map(called, error.absent)),
-        tuple(map(called, error.arrived)),
-        error.timeout_s,
-        "The job goes on elsewhere if there are slots. If they only need longer (a large package, "
-        "a slow disk), raise start_timeout (--start-timeout)",
     )
 
 

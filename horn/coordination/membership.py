@@ -46,6 +46,22 @@ logger = logging.getLogger(__name__)
 LATE = "Look in the log of an absent one, or raise start_timeout (--start-timeout)"
 
 
+class RegistrationTimeout(BarrierTimeout):
+    """Not all have registered in ``folder`` in time; ``absent`` and ``arrived`` are names there."""
+
+    def __init__(
+        self,
+        folder: str,
+        absent: tuple[str, ...],
+        arrived: tuple[str, ...],
+        timeout_s: float,
+        hint: str,
+    ) -> None:
+        super().__init__(f"registration in {folder}", absent, arrived, timeout_s, hint)
+        self.folder = folder
+        self.args = (folder, absent, arrived, timeout_s, hint)
+
+
 @dataclass(frozen=True)
 class Member:
     """A member. ``token`` grows with every new holder of a name; ``session`` : of ZooKeeper."""
@@ -389,10 +405,8 @@ class Membership:
                 self.check()
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise BarrierTimeout(
-                        f"registration in {self.folder}", tuple(sorted(wanted - here.keys())),
-                        tuple(here), timeout_s, LATE,
-                    )  # fmt: skip
+                    absent = tuple(sorted(wanted - here.keys()))
+                    raise RegistrationTimeout(self.folder, absent, tuple(here), timeout_s, LATE)
                 self._changed.wait(left)
         return here
 

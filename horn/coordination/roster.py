@@ -23,6 +23,7 @@ from horn.coordination.membership import (
     Member,
     Membership,
     MembershipChange,
+    RegistrationTimeout,
     already_held,
     check_layout,
     described,
@@ -31,7 +32,6 @@ from horn.coordination.membership import (
 from horn.coordination.records import ConnectionResumed, Event, Reply, SessionExpired, Znode
 from horn.coordination.session import Session
 from horn.errors import (
-    BarrierTimeout,
     ClusterError,
     Conflict,
     Fenced,
@@ -261,8 +261,8 @@ class Publication:
 
 
 class Roster:
-    """The table, for its readers. folder : whose departures count. Raises BarrierTimeout: no table
-    in time; names the members that have not registered.
+    """The table, for its readers. folder : whose departures count. Raises RegistrationTimeout: no
+    table in time; names the members that have not registered.
     """
 
     def __init__(
@@ -291,20 +291,15 @@ class Roster:
                 raise self._late(counts, timeout_s)
             self.own.check()
 
-    def _late(self, counts: Mapping[str, int], timeout_s: float) -> BarrierTimeout:
-        absent, here, where = list[str](), list[str](), next(iter(counts))
+    def _late(self, counts: Mapping[str, int], timeout_s: float) -> RegistrationTimeout:
         for folder, n in counts.items():
             names, found = set(map(str, range(n))), set(self.coord.children(folder))
-            if names - found:
-                where, absent, here = folder, sorted(names - found), sorted(names & found)
-                break
+            if absent := tuple(sorted(names - found)):
+                here = tuple(sorted(names & found))
+                return RegistrationTimeout(folder, absent, here, timeout_s, LATE)
         folder, name = self.publisher
-        return BarrierTimeout(
-            f"registration in {where}", tuple(absent or [name]), tuple(here), timeout_s,
-            LATE
-            if absent
-            else f"All are registered, but the first of them ({folder}/{name}) has not said so",
-        )  # fmt: skip
+        why = f"All are registered, but the first of them ({folder}/{name}) has not said so"
+        return RegistrationTimeout(folder, (name,), (), timeout_s, why)
 
     def close(self) -> None:
         self._node.close()

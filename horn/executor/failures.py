@@ -6,7 +6,7 @@ is known. Of several causes the earliest counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from horn import errors
@@ -15,7 +15,6 @@ from horn.network import Network
 from horn.process.control import FailureReport
 from horn.process.exits import how_it_ended
 from horn.process.limits import too_few_processes
-from horn.runtime.group import task_numbers
 from horn.transport import PeerLost, PeerUnreachable
 
 # Failures of the machines, which need not happen again.
@@ -42,11 +41,6 @@ class FailureEvidence:
     def name(self, task: int) -> str:
         return self.names.get(task, f"task {task}")
 
-    def called(self, tasks: Sequence[str]) -> tuple[str, ...]:
-        """Task names with servers called by their own names: task 2 -> server 0."""
-        known = {f"task {task}": name for task, name in self.names.items()}
-        return tuple(known.get(task, task) for task in tasks)
-
     @property
     def silent(self) -> dict[int, int]:
         """Exit codes of tasks that ended without a report."""
@@ -66,7 +60,7 @@ class FailureEvidence:
     @property
     def late(self) -> list[int]:
         """Tasks that others waited for in vain, without a report."""
-        named = {t for f in self.failures.values() for t in task_numbers(f.absent)}
+        named = {task for f in self.failures.values() for task in f.absent_ranks}
         return sorted(named - self.failures.keys() - self.exits.keys() - self.finished)
 
     @property
@@ -108,17 +102,17 @@ def verdict(
     late = set(case.late)
     echoes = sorted(case.failures.items(), key=lambda item: item[1].when)
     for task, failed in echoes:
-        named = set(task_numbers(failed.absent))
-        if "BarrierTimeout" in failed.kinds and (not late or late & named):
+        named = failed.absent_ranks
+        if "BarrierTimeout" in failed.kinds and (not late or late.intersection(named)):
             hint = "\n".join(filter(None, [failed.hint, *(stacks[t] for t in sorted(stacks))]))
             where = f"{case.name(task)}, {failed.where}"
-            absent, arrived = case.called(failed.absent), case.called(failed.arrived)
-            return BarrierTimeout(where, absent, arrived, failed.timeout_s, hint)
+            arrived, timeout_s = failed.arrived, failed.timeout_s
+            return BarrierTimeout(where, failed.absent, arrived, timeout_s, hint, named)
     task, failed = echoes[0]
     where = f"{case.name(task)}, {failed.where}"
     if failed.reason:
-        return PeerLost(where, case.called(failed.lost), failed.reason)
-    return MemberLost(where, case.called(failed.lost))
+        return PeerLost(where, failed.lost, failed.reason, failed.lost_ranks, task)
+    return MemberLost(where, failed.lost, failed.lost_ranks, task)
 
 
 def _died(case: FailureEvidence, task: int, progress: str) -> TaskFailed:
@@ -134,7 +128,7 @@ def _failed(case: FailureEvidence, task: int, network: Network) -> HornError:
     failed = case.failures[task]
     if "PeerUnreachable" in failed.kinds:
         where = f"{case.name(task)}, {failed.where}"
-        return PeerUnreachable(where, case.called(failed.lost), failed.reason)
+        return PeerUnreachable(where, failed.lost, failed.reason, failed.lost_ranks, task)
     kind = next((k for k in failed.kinds if k in _SIMPLE), None)
     if kind is not None:
         told = any(name in failed.kinds for name in PLAIN)

@@ -539,7 +539,7 @@ class Attempts:
                 repairs.change(change.groups, change.hosts)
             repairs.restart_due(now)
         for late in () if monitor.watch is None else monitor.watch.take_stalled():
-            failed = late.failed(now)
+            failed = late.failed(now, self.settings.topology.name)
             if repairs is None or not repairs.hear(late.ranks[0], failed):
                 monitor.hear(NOBODY, failed)
 
@@ -598,7 +598,8 @@ class Attempts:
                 # Tasks of others send heartbeats while they wait: their silence is noticed above.
                 late, there = set(range(n_tasks)) - monitor.shared, sorted(monitor.shared)
                 stalled = StalledRanks(tuple(sorted(late)), tuple(there), ASKED, patience.timeout_s)
-                monitor.hear(NOBODY, stalled.failed(time.monotonic()))
+                failed = stalled.failed(time.monotonic(), self.settings.topology.name)
+                monitor.hear(NOBODY, failed)
                 patience.renew()
         return monitor.take_arrays()
 

@@ -27,7 +27,7 @@ from horn.process import control
 from horn.process.control import ControlMessage
 from horn.process.job_payload import JobDraft
 from horn.process.job_spec import RunSpec
-from horn.transport import Identity, PeerLost
+from horn.transport import Identity, peer_lost
 from horn.transport._framed import FramedTransport
 from horn.transport.tcp import Tcp
 from horn.wire.frames import Note
@@ -145,7 +145,7 @@ class HostLink:
                     continue
                 for host, why in self.transport.absent().items():
                     if not self._is_done:
-                        raise PeerLost("the job", (f"worker {self.names[host]}",), why)
+                        raise peer_lost(self.transport.identity, "the job", host, why)
         except HornError as error:
             self._in.put(error)
         except Exception as error:  # the top of this thread

@@ -14,14 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from horn.executor.failures import REPAIRABLE, is_secondary
 from horn.executor.monitor import TaskMonitor
 from horn.executor.remote_pool import RemoteTaskPool
 from horn.executor.task_pool import TaskPool
 from horn.process.control import EpochRow, FailureReport, LeaveRun
-from horn.runtime.group import task_numbers
 from horn.strategies import Topology
 from horn.training.progress import Progress
 
@@ -126,8 +123,6 @@ class Restarts:
             return False
         if is_end and (rank in monitor.finished or rank in monitor.case.failures):
             return False  # it was done, or has reported what cannot be repaired
-        if isinstance(said, FailureReport) and rank >= self.topology.n_ranks:
-            said = _in_ranks(said, self.topology, self.topology.group(rank))
         if self._counts[unit] >= self.most:
             self.is_given_up = True
             self._give_up(unit)
@@ -150,7 +145,7 @@ class Restarts:
         """Whether all missing ranks are of this unit, or a peer was lost and none was late."""
         if "BarrierTimeout" not in failed.kinds:
             return True
-        absent = task_numbers(failed.absent)
+        absent = failed.absent_ranks
         return bool(absent) and all(unit_of(self.topology, rank) == unit for rank in absent)
 
     def _note(self, unit: str, at: float, rank: int, said: Any, why: str = "") -> None:
@@ -199,21 +194,3 @@ class Restarts:
 
 def _code(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _in_ranks(failed: FailureReport, topology: Topology, group: int) -> FailureReport:
-    """Convert a report of a later group, which counts none after its own, to ranks of the run."""
-    its = Topology(group + 1, topology.n_tasks, topology.n_servers)
-
-    def rank(number: int) -> int:
-        if its.is_server(number):
-            return topology.server(number - its.n_workers)
-        return topology.rank(*divmod(number, topology.n_tasks))
-
-    def called(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"task {rank(int(n[5:]))}" if task_numbers([n]) else n for n in names)
-
-    return msgspec.structs.replace(
-        failed, absent=called(failed.absent), arrived=called(failed.arrived),
-        lost=called(failed.lost),
-    )  # fmt: skip

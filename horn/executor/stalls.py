@@ -40,9 +40,9 @@ class StalledRanks:
     timeout_s: float
     hint: str = ""
 
-    def failed(self, now: float) -> FailureReport:
-        """The report of a task that would have timed out."""
-        absent, arrived = (tuple(f"task {r}" for r in who) for who in (self.ranks, self.others))
+    def failed(self, now: float, name: Callable[[int], str]) -> FailureReport:
+        """The report of a task that would have timed out; ``name`` gives the names of ranks."""
+        absent, arrived = (tuple(map(name, who)) for who in (self.ranks, self.others))
         kinds = (BarrierTimeout, ClusterError, HornError, Exception)
         return FailureReport(
             kinds=tuple(kind.__name__ for kind in kinds),
@@ -50,6 +50,7 @@ class StalledRanks:
             when=now,
             where=self.where,
             absent=absent,
+            absent_ranks=self.ranks,
             arrived=arrived,
             hint=self.hint,
             timeout_s=self.timeout_s,

@@ -51,7 +51,8 @@ class ClientCarrier(Protocol):
 class ParameterClient:
     """A task's requests to all servers.
 
-    check : called in every wait; raises failures from elsewhere in the process.
+    check : called in every wait; raises failures from elsewhere in the process. at_first : the
+    topology at the beginning of the run, whose ranks errors name; None for ``topology``.
 
     Raises
     ------
@@ -59,8 +60,6 @@ class ParameterClient:
     ended that still owes an answer. PeerUnreachable : a server runs, but this task cannot reach it.
     ProtocolError : an answer does not fit.
     """
-
-    goes_by_ranks = True  # in its errors
 
     def __init__(
         self,
@@ -72,7 +71,11 @@ class ParameterClient:
         timeout_s: float,
         spent: TaskTimes,
         check: Callable[[], None] | None = None,
+        at_first: Topology | None = None,
     ) -> None:
+        self.at_first = topology if at_first is None else at_first
+        self.own_rank = self.at_first.of_link(rank)
+        self.name = self.at_first.name(self.own_rank)
         self.carrier, self.topology, self.rank = carrier, topology, rank
         self.group, self.task = divmod(rank, topology.n_tasks)
         self.timeout_s, self.spent, self.check = timeout_s, spent, check
@@ -85,7 +88,9 @@ class ParameterClient:
         self._pull = Pull(0)
         self._into: Mapping[str, Array] = {}
         self._early: list[WireMessage] = []  # answers to pulls that this task has not made yet
-        self._waits: dict[int, list[int]] = {}  # by server: the ranks that it waits for
+        self._waits: dict[
+            int, list[int]
+        ] = {}  # by server: the tasks that it waits for, by ``link``
 
     def join(self, timeout_s: float) -> tuple[int, int | None]:
         """Join durable servers, and wait for the whole group; the clock at which it resumes, and
@@ -225,8 +230,7 @@ class ParameterClient:
             look_s = min(look_s, CUT_S - silent_s)
             if silent_s >= CUT_S:
                 why = f"it has its place, but for {silent_s:.1f} s nothing has answered there"
-                lost = f"task {self.topology.server(server)}"
-                raise PeerUnreachable(f"task {self.rank}, {what}", (lost,), why)
+                raise PeerUnreachable(*self._lost(server, what, why))
         return look_s
 
     def _check_ended(self, what: str, before: Mapping[int, str]) -> Mapping[int, str]:
@@ -236,17 +240,21 @@ class ParameterClient:
         ended = self.carrier.ended()
         for server in before.keys() & ended.keys():
             if owes := self.unacknowledged.owing(server):
-                lost = f"task {self.topology.server(server)}"
                 why = f"{ended[server]}; server {server} has not answered {owes}"
-                raise PeerLost(f"task {self.rank}, {what}", (lost,), why)
+                raise PeerLost(*self._lost(server, what, why))
         return ended
+
+    def _lost(
+        self, server: int, what: str, why: str
+    ) -> tuple[str, tuple[str], str, tuple[int], int]:
+        """What a PeerLost says of a server."""
+        rank = self.at_first.server(server)
+        return f"{self.name}, {what}", (self.at_first.name(rank),), why, (rank,), self.own_rank
 
     def _overdue(self, what: str, timeout_s: float) -> BarrierTimeout:
         """Make the error of a late answer: of the servers, or of the ranks that these wait for."""
-        topology, down = self.topology, self.carrier.down()
-        owing = {
-            s: owes for s in range(topology.n_servers) if (owes := self.unacknowledged.owing(s))
-        }
+        known, down = self.at_first, self.carrier.down()
+        owing = {s: owes for s in range(known.n_servers) if (owes := self.unacknowledged.owing(s))}
         said = [f"server {s} has not answered {owes}" +
                 (f" (no link: {down[s]})" if s in down else "")
                 for s, owes in owing.items()]  # fmt: skip
@@ -257,14 +265,15 @@ class ParameterClient:
             and self.task
             and not self.unacknowledged.is_lossy
         ):
-            late = {topology.rank(self.group, 0)}  # the server has no pull from it
-        ranks = [topology.server(s) for s in owing]
+            late = {self.group * known.n_tasks}  # the server has no pull from it
+        ranks = tuple(map(known.server, owing))
         if late:
-            ranks = sorted(late)
-            said.append(f"waits for {', '.join(map(topology.name, ranks))}")
-        absent = tuple(f"task {rank}" for rank in ranks)
-        where = f"task {self.rank}, {what}"
-        return BarrierTimeout(where, absent, (), timeout_s, "; ".join(said))
+            ranks = tuple(known.of_link(number) for number in sorted(late))
+        absent = tuple(map(known.name, ranks))
+        if late:
+            said.append(f"waits for {', '.join(absent)}")
+        where = f"{self.name}, {what}"
+        return BarrierTimeout(where, absent, (), timeout_s, "; ".join(said), ranks)
 
 
 def _part(arrays: Mapping[str, Array], piece: ParameterPiece) -> Array:

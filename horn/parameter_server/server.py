@@ -113,10 +113,15 @@ class ParameterServer:
         return len(self.left) == t.n_groups and len(self.final) == t.n_tasks
 
     @property
-    def unfinished(self) -> tuple[str, ...]:
-        t = self.topology
-        groups = (group for group in range(t.n_groups) if group not in self.left)
-        return tuple(t.name(rank) for group in groups for rank in t.ranks(group))
+    def at_first(self) -> Topology:
+        """The topology at the beginning of the run, by which it numbers and names ranks."""
+        return replace(self.topology, n_groups=self.n_first)
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """The ranks of the groups that may still push."""
+        groups = (group for group in range(self.topology.n_groups) if group not in self.left)
+        return tuple(rank for group in groups for rank in self.at_first.ranks(group))
 
     def expect(self, groups: Iterable[int], attempt: int) -> bool:
         """Expect these groups to start with the run, in this attempt or a later one: if they left,

@@ -76,8 +76,9 @@ def serve(
                 carrier.send(rank, Note(topic=WAITS, fields={"ranks": ranks}))
         if message is None:
             if patience.left_s() <= 0 and done_at is None:
-                late = server.unfinished
-                raise BarrierTimeout("serving", late, (), idle_s, "nobody pushes or pulls")
+                late, why = server.unfinished, "nobody pushes or pulls"
+                names = tuple(map(server.at_first.name, late))
+                raise BarrierTimeout("serving", names, (), idle_s, why, late)
             continue
         patience.renew()
         if len(message.arrays) > 1:

@@ -178,7 +178,7 @@ class TaskFinished(ControlMessage, frozen=True):
 class FailureReport(ControlMessage, frozen=True, kw_only=True):
     """A task's failure. kinds : class and bases of the exception. label : of the instruction. when
     : monotonic seconds. line : (file, number, text) of the user's code. The rest are fields of
-    exceptions.
+    exceptions: ranks, and the names that the error has for them.
     """
 
     kinds: tuple[str, ...]
@@ -189,8 +189,10 @@ class FailureReport(ControlMessage, frozen=True, kw_only=True):
     line: tuple[str, int, str] | None = None
     traceback: _Text = ""
     absent: tuple[str, ...] = ()
+    absent_ranks: tuple[_Count, ...] = ()
     arrived: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    lost_ranks: tuple[_Count, ...] = ()
     hint: _Text = ""
     reason: _Text = ""
     timeout_s: float = 0.0

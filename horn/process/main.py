@@ -11,7 +11,6 @@ import dataclasses
 import faulthandler
 import gc
 import os
-import re
 import signal
 import socket
 import sys
@@ -39,7 +38,7 @@ from horn.process.job_payload import OpenedPayload, SharedArrays, open_payload
 from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import TaskContext
-from horn.runtime.group import Group, task_name
+from horn.runtime.group import Group
 from horn.schedules import SettableRate
 from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology, is_of
@@ -228,7 +227,6 @@ class TaskProcess:
         self.losses: LossJournal | None = None
         self.recorder: TraceRecorder | None = None
         self.heartbeats: Heartbeats | None = None
-        self.first_of_group = 0  # rank of this group's first task, if its supersteps are its own
         self.leaves = False
         self.doing = control.STEPS[control.READING]
         self._reporting, self._is_reported = threading.Lock(), False
@@ -311,7 +309,6 @@ class TaskProcess:
         opened, run, rendezvous = self.opened, self.opened.run, self._join()
         self.guest = self._guest(rendezvous)
         is_joined = opened.strategy.is_joined
-        self.first_of_group = 0 if is_joined else self.group_index * run.n_tasks
         discovery = None
         if run.journals:
             from horn.process.server_discovery import ServerDiscovery
@@ -553,19 +550,14 @@ class TaskProcess:
             where, label = group.state.failure.where, "" if step is None else step.label
         trouble = None if loop is None else loop.guard.trouble
         more: dict[str, Any] = {}
-        first = 0 if _is_of_wire(error) else self.first_of_group
-
-        def called(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(in_ranks(task_name(name), first) for name in names)
-
         if isinstance(error, BarrierTimeout):
-            more = {"absent": called(error.absent), "arrived": called(error.arrived),
-                    "hint": _sent(in_ranks(error.hint, first)),
+            more = {"absent": error.absent, "absent_ranks": error.absent_ranks,
+                    "arrived": error.arrived, "hint": _sent(error.hint),
                     "timeout_s": error.timeout_s}  # fmt: skip
         elif isinstance(error, MemberLost):
-            more = {"lost": called(error.lost)}
+            more = {"lost": error.lost, "lost_ranks": error.lost_ranks}
             if isinstance(error, PeerLost):
-                more["reason"] = _sent(in_ranks(error.reason, first))
+                more["reason"] = _sent(error.reason)
         text = out_of_memory(error) if isinstance(error, MemoryError) else str(error)
         line = line_of(error)
         return control.FailureReport(
@@ -615,24 +607,8 @@ class _Initial(Mapping[str, Array]):
         return len(self.whole)
 
 
-def in_ranks(text: str, first: int) -> str:
-    """Replace a group's task numbers by ranks, from its first rank: task 1 -> task 3."""
-    return re.sub(r"\btask (\d+)", lambda found: f"task {first + int(found[1])}", text)
-
-
 def _sent(text: str) -> str:
     return wire_text(text, control.TEXT_CHARACTERS)
-
-
-def _is_of_wire(error: BaseException) -> bool:
-    """Whether an error is of messages between batches, which use ranks."""
-    met: BaseException | None = error
-    while met is not None:
-        frames = traceback.walk_tb(met.__traceback__)
-        if any(getattr(frame.f_locals.get("self"), "goes_by_ranks", False) for frame, _ in frames):
-            return True
-        met = met.__cause__
-    return False
 
 
 def main() -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from horn.coordination.barrier import GroupBarrier, GroupMembers
-from horn.coordination.membership import Membership
+from horn.coordination.membership import Membership, RegistrationTimeout
 from horn.coordination.roster import Publication, Registration, Roster, RosterEntry, RosterTable
 from horn.coordination.session import Session
+from horn.errors import BarrierTimeout
 from horn.process.control import CONNECTING, STEPS, WAITING
 from horn.process.job_payload import OpenedPayload
 from horn.runtime.group import Group
@@ -42,6 +44,8 @@ class Rendezvous:
         run = opened.run
         self.enter, self.key = enter, key
         self.rank, self.run, self.topology, self.stack = rank, run, topology, stack
+        # Which numbers and names the ranks of the run have, also those of a group that came later.
+        self.at_first = replace(topology, n_groups=run.n_first or topology.n_groups)
         self.is_joined = opened.strategy.is_joined
         self.group_index, self.task = divmod(rank, topology.n_tasks)
         is_server = rank >= topology.n_workers
@@ -68,9 +72,10 @@ class Rendezvous:
             self.join(self.own, rank - topology.n_workers, self.wire.endpoint)
             return
         n, number, job = topology.n_tasks, self.task, f"{run.job}/group {self.group_index}"
+        first = self.at_first.rank(self.group_index, 0)
         if self.is_joined:
-            n, number, job = topology.n_workers, rank, run.job
-        self._steps = self._open(n, number, job)
+            n, number, job, first = topology.n_workers, rank, run.job, 0
+        self._steps = self._open(n, number, job, first)
         wire = "" if self.wire is None else self.wire.endpoint
         folder = coord.paths.members(run.job, self.group_index)
         # The rank that publishes the table watches the members; others only register.
@@ -106,9 +111,10 @@ class Rendezvous:
         wait_s = len(STEPS) * run.start_timeout_s  # for all that others do before they join
         first = 0 if self._is_whole else self.group_index
         groups = range(topology.n_groups) if self._is_whole else [self.group_index]
-        counts = {paths.members(run.job, group): topology.n_tasks for group in groups}
+        folders = {paths.members(run.job, g): self.at_first.ranks(g) for g in groups}
         if self._is_whole and topology.n_servers:
-            counts[paths.servers(run.job)] = topology.n_servers
+            folders[paths.servers(run.job)] = list(range(topology.n_workers, topology.n_ranks))
+        counts = {folder: len(ranks) for folder, ranks in folders.items()}
         path = paths.table(run.job, first, run.attempt)
         if self._publishes:
             assert isinstance(self.own, Membership)
@@ -116,14 +122,16 @@ class Rendezvous:
             members = {folder: self.membership(folder, is_made=True) for folder in counts}
             publication = Publication(self.coord, path, members, run.attempt)
             self.stack.callback(publication.close)
-            self._table = publication.publish(counts, wait_s)
+            with named(folders, self.at_first):
+                self._table = publication.publish(counts, wait_s)
             self.roster: GroupMembers = self.own
         else:
             assert isinstance(self.own, Registration)
             publisher = paths.members(run.job, first), "0"
             roster = Roster(self.coord, path, publisher, self.own)
             self.stack.callback(roster.close)
-            self._table = roster.wait(counts, wait_s)
+            with named(folders, self.at_first):
+                self._table = roster.wait(counts, wait_s)
             self.roster = roster
         return self._table
 
@@ -140,11 +148,18 @@ class Rendezvous:
         return found
 
     def _place(self, rank: int) -> Identity:
-        run = self.run
-        return Identity(rank, self.topology.n_ranks, f"{run.job}/wire", run.attempt, self.key)
+        run, n = self.run, self.topology.n_ranks
+        return Identity(rank, n, f"{run.job}/wire", run.attempt, self.key, self._who)
 
-    def _open(self, n: int, number: int, job: str) -> Transport:
-        place = Identity(number, n, job, self.run.attempt, self.key)
+    def _who(self, rank: int) -> tuple[str, tuple[int]]:
+        return self.at_first.name(rank), (rank,)
+
+    def _open(self, n: int, number: int, job: str, first: int = 0) -> Transport:
+        """Open a transport whose task 0 has rank ``first``."""
+        run = self.run
+        place = Identity(
+            number, n, job, run.attempt, self.key, lambda task: self._who(first + task)
+        )
         return self.stack.enter_context(open_transport(self.run.url, place))
 
     def _entries(self, group: int) -> list[RosterEntry]:
@@ -163,7 +178,9 @@ class Rendezvous:
         self._steps.connect(endpoints, run.start_timeout_s)
         if self.wire is not None:
             self.wire.connect(wires, run.start_timeout_s)
-        names = [str(task) for task in range(self.topology.n_tasks)]
+        n_tasks = self.topology.n_tasks
+        names = [str(task) for task in range(n_tasks)]
+        first = self.group_index * n_tasks if self.is_joined else 0
         barrier = GroupBarrier(
             self.coord, self.coord.paths.barrier(run.job, self.group_index), str(self.task), names,
             attempt=run.attempt, membership=self.roster,
@@ -171,7 +188,8 @@ class Rendezvous:
         self.stack.callback(barrier.close)
         return Group(
             self._steps, timeout_s=run.superstep_timeout_s, start_timeout_s=run.start_timeout_s,
-            barrier=barrier, every_superstep=run.barrier == "zookeeper",
+            barrier=barrier, members={name: first + n for n, name in enumerate(names)},
+            every_superstep=run.barrier == "zookeeper",
         )  # fmt: skip
 
     def wires(self) -> list[str]:
@@ -190,3 +208,19 @@ class Rendezvous:
         self.enter(CONNECTING)
         self.wire.connect(endpoints, self.run.start_timeout_s)
         return self.wire
+
+
+@contextmanager
+def named(folders: Mapping[str, Sequence[int]], topology: Topology) -> Iterator[None]:
+    """Name the members that have not registered; in their ``folders`` of ranks they are numbers."""
+    try:
+        yield
+    except RegistrationTimeout as error:
+        ranks = folders[error.folder]
+        absent, arrived = (
+            tuple(ranks[int(number)] for number in some) for some in (error.absent, error.arrived)
+        )
+        names, others = (tuple(map(topology.name, some)) for some in (absent, arrived))
+        raise BarrierTimeout(
+            error.where, names, others, error.timeout_s, error.hint, absent
+        ) from error

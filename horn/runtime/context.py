@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,3 +61,8 @@ class TaskContext:
     servers: ServerDirectory | None = None
     n_first: int = 0
     start_s: float = defaults.START_TIMEOUT_S
+
+    @property
+    def at_first(self) -> Topology:
+        """The topology at the beginning of the run, by which it numbers and names ranks."""
+        return replace(self.topology, n_groups=self.n_first or self.topology.n_groups)

@@ -6,7 +6,7 @@ of a group run alike.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -71,8 +71,9 @@ class Group:
 
     ``timeout_s`` bounds every wait for the others, ``start_timeout_s`` that in ``open_channels``
     and in the first ``cross``, before which others may still compile. ``barrier`` is crossed by
-    ``cross``, and with ``every_superstep`` also at the end of each. ``on_trace`` is called for
-    every step of a script, ``on_run`` after each script.
+    ``cross``, and with ``every_superstep`` also at the end of each; ``members`` are the tasks by
+    their names there. ``on_trace`` is called for every step of a script, ``on_run`` after each
+    script.
 
     Raises
     ------
@@ -89,6 +90,7 @@ class Group:
         timeout_s: float = defaults.SUPERSTEP_TIMEOUT_S,
         start_timeout_s: float | None = None,
         barrier: Barrier | None = None,
+        members: Mapping[str, int] | None = None,
         every_superstep: bool = True,
         on_trace: OnTrace | None = None,
         on_run: Callable[[], None] | None = None,
@@ -96,7 +98,7 @@ class Group:
         self.transport, self.clock, self.timeout_s = transport, clock, timeout_s
         self.start_timeout_s = timeout_s if start_timeout_s is None else start_timeout_s
         self.barrier, self.every_superstep, self.on_trace = barrier, every_superstep, on_trace
-        self.on_run = on_run
+        self.on_run, self.members = on_run, members or {}
         self.task, self.n_tasks = transport.task, transport.n_tasks
         self.state = Task(self.task, self.n_tasks)
         self._spent = TaskTimes()
@@ -236,22 +238,22 @@ class Group:
 
     def _located(self, error: BarrierTimeout | MemberLost) -> BarrierTimeout | MemberLost:
         """The same error with the position of this task, and the blocks that it waits for."""
-        where = f"task {self.task}, {self.state.where}"
-        if isinstance(error, BarrierTimeout):
-            absent = tuple(task_name(name) for name in error.absent)
-            owed = self.state.owed_by(task_numbers(absent))
-            arrived = tuple(task_name(name) for name in error.arrived)
-            return BarrierTimeout(where, absent, arrived, error.timeout_s, error.hint or owed)
+        name, [by] = self.transport.identity.who(self.task)
+        where = f"{name}, {self.state.where}"
         if isinstance(error, PeerLost):
-            return type(error)(where, error.lost, error.reason)
-        return MemberLost(where, tuple(task_name(name) for name in error.lost))
+            return type(error)(where, error.lost, error.reason, error.lost_ranks, by)
+        if isinstance(error, MemberLost):  # of the barrier, which has names of its own
+            lost, ranks = self._called(error.lost)
+            return MemberLost(where, lost, ranks, by)
+        absent, arrived, ranks = error.absent, error.arrived, error.absent_ranks
+        hint = error.hint
+        if not ranks:
+            tasks = [self.members[member] for member in absent]
+            hint = hint or self.state.owed_by(tasks, self.transport.identity.name)
+            (absent, ranks), (arrived, _) = self._called(absent), self._called(arrived)
+        return BarrierTimeout(where, absent, arrived, error.timeout_s, hint, ranks)
 
-
-def task_name(name: str) -> str:
-    """The name of a task in messages; in ZooKeeper a member's name is its number."""
-    return f"task {name}" if name.isdecimal() else name
-
-
-def task_numbers(names: Sequence[str]) -> list[int]:
-    """The numbers of task names, task 3 -> 3; of other names none."""
-    return [int(n[5:]) for n in names if n.startswith("task ") and n[5:].isdecimal()]
+    def _called(self, members: Sequence[str]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The names of members of the barrier, and their ranks."""
+        found = [self.transport.identity.who(self.members[member]) for member in members]
+        return tuple(name for name, _ in found), tuple(rank for _, ranks in found for rank in ranks)

@@ -28,8 +28,6 @@ class Peers:
     BarrierTimeout : a message is late. ProtocolError : it does not fit.
     """
 
-    goes_by_ranks = True  # in its errors
-
     def __init__(
         self,
         transport: Transport,
@@ -82,10 +80,9 @@ class Peers:
             if self.check is not None:
                 self.check()
             if left_s <= 0:
-                names = ", ".join(map(self.topology.name, owing))
-                absent = tuple(f"task {rank}" for rank in owing)
-                hint = f"{names} owes {kind.__name__}"
-                raise BarrierTimeout(where, absent, (), self.timeout_s, hint)
+                names = tuple(map(self.topology.name, owing))
+                hint = f"{', '.join(names)} owes {kind.__name__}"
+                raise BarrierTimeout(where, names, (), self.timeout_s, hint, tuple(owing))
 
     def wait_finished(self) -> None:
         """Say that this task has finished, and wait until the others have, too."""

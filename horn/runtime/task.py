@@ -8,7 +8,7 @@ docs/notes/0021.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -196,12 +196,14 @@ class Task:
             said.append(self.phase)
         return ", ".join(said)
 
-    def owed_by(self, absent: Iterable[int]) -> str:
-        """The blocks that these tasks owe this one in the current step, in words."""
+    def owed_by(self, absent: Iterable[int], name: Callable[[int], str]) -> str:
+        """The blocks that these tasks owe this one in the current step, in words; ``name`` gives
+        those of tasks.
+        """
         step = self.step
         owes = {} if step is None else step.owes
         return "; ".join(
-            f"task {task} owes {', '.join(map(str, owes[task])) if task in owes else 'its arrival'}"
+            f"{name(task)} owes {', '.join(map(str, owes.get(task, ()))) or 'its arrival'}"
             for task in sorted(absent)
         )
 

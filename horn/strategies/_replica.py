@@ -52,7 +52,7 @@ def _connected(context: TaskContext) -> tuple[Peers | None, ParameterClient | No
         carrier = Mesh(context.wire, topology, cut, job.dtype, context.timeout_s,
                        context.group.start_timeout_s, peers.from_servers)  # fmt: skip
     client = ParameterClient(carrier, topology, context.rank, cut, job.dtype, context.timeout_s,
-                             context.spent, check)  # fmt: skip
+                             context.spent, check, context.at_first)  # fmt: skip
     return peers, client
 
 

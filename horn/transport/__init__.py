@@ -21,12 +21,17 @@ from horn.errors import BarrierTimeout, JobError, MemberLost
 from horn.wire.frames import DTYPES, Array, BadFrame, HandshakeRefused, Meta, WireMessage
 
 
+def _task(number: int) -> tuple[str, tuple[int, ...]]:
+    return f"task {number}", (number,)
+
+
 @dataclass(frozen=True)
 class Identity:
     """The identity of a peer, for its connections. rank : its number among ``world_size`` tasks of
     a group, ranks of a job, or hosts; on links of durable servers that of a server, or a task's
     rank, and ``world_size`` counts a group's tasks. attempt : lower ones are refused. key :
-    encrypts what leaves a host.
+    encrypts what leaves a host. who : for errors, the name of a peer by its number, and the ranks
+    of the run that are lost with it.
     """
 
     rank: int
@@ -34,6 +39,13 @@ class Identity:
     job: str
     attempt: int = 0
     key: bytes | None = field(default=None, repr=False)
+    who: Callable[[int], tuple[str, tuple[int, ...]]] = field(
+        default=_task, repr=False, compare=False
+    )
+
+    def name(self, number: int) -> str:
+        """The name of a peer in errors."""
+        return self.who(number)[0]
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,17 @@ class TransportCounters:
 class PeerLost(MemberLost):
     """A peer's process has gone, or it left while it still owed blocks."""
 
-    def __init__(self, where: str, lost: tuple[str, ...], reason: str) -> None:
-        super().__init__(where, lost)
+    def __init__(
+        self,
+        where: str,
+        lost: tuple[str, ...],
+        reason: str,
+        lost_ranks: tuple[int, ...] = (),
+        by: int | None = None,
+    ) -> None:
+        super().__init__(where, lost, lost_ranks, by)
         self.reason = reason
-        self.args = (where, lost, reason)
+        self.args = (where, lost, reason, lost_ranks, by)
 
     def __str__(self) -> str:
         return f"{self.where}: lost {', '.join(self.lost)} ({self.reason})"
@@ -206,12 +225,24 @@ class Transport(ABC):
 
 
 def overdue(
-    n_tasks: int, where: str, absent: Sequence[int], owes: Callable[[int], str], timeout_s: float
+    identity: Identity,
+    where: str,
+    absent: Sequence[int],
+    owes: Callable[[int], str],
+    timeout_s: float,
 ) -> BarrierTimeout:
     """The error that tasks ``absent`` have not sent in time what they owe."""
-    arrived = tuple(f"task {t}" for t in range(n_tasks) if t not in absent)
-    hint = "; ".join(f"task {task} owes {owes(task)}" for task in absent)
-    return BarrierTimeout(where, tuple(f"task {t}" for t in absent), arrived, timeout_s, hint)
+    name = identity.name
+    arrived = tuple(name(task) for task in range(identity.world_size) if task not in absent)
+    hint = "; ".join(f"{name(task)} owes {owes(task)}" for task in absent)
+    ranks = tuple(rank for task in absent for rank in identity.who(task)[1])
+    return BarrierTimeout(where, tuple(map(name, absent)), arrived, timeout_s, hint, ranks)
+
+
+def peer_lost(identity: Identity, where: str, task: int, reason: str) -> PeerLost:
+    """The error that a task has gone."""
+    name, ranks = identity.who(task)
+    return PeerLost(where, (name,), reason, ranks)
 
 
 def names() -> list[str]:

@@ -112,7 +112,8 @@ class Delivery(Transport):
         self.incarnation = incarnation
         self._peers = {
             task: Peer(
-                f"task {task}", FrameStream(f"frames of task {task}, attempt {identity.attempt}")
+                (name := identity.name(task)),
+                FrameStream(f"frames of {name}, attempt {identity.attempt}"),
             )
             for task in range(identity.world_size)
             if task != identity.rank

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from horn.patience import Patience
-from horn.transport import Channel, Identity, PeerLost, check_digest, checked, digest, overdue
+from horn.transport import Channel, Identity, check_digest, checked, digest, overdue, peer_lost
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
 from horn.transport._delivery import SLICE_S, Delivery, Peer, UnnumberedMessage
 from horn.transport._handshake import hello_of
@@ -152,7 +152,7 @@ class FramedTransport(Delivery):
             if held:
                 self._use(slot.channel.src, held)
             if step != superstep:
-                where = f"{slot.channel} from task {slot.channel.src}"
+                where = f"{slot.channel} from {self.identity.name(slot.channel.src)}"
                 raise BadFrame(where, f"superstep {step}", f"superstep {superstep}")
             slot.current = array
 
@@ -287,7 +287,7 @@ class FramedTransport(Delivery):
                 left_s = patience.left_s()
                 if progress:
                     if left_s <= -SLICE_S and (absent := missing()):  # busy, but not with this
-                        raise overdue(self.n_tasks, where, absent, owes, timeout_s)
+                        raise overdue(self.identity, where, absent, owes, timeout_s)
                     continue
                 self._remind(absent)
                 for task in absent:
@@ -301,11 +301,12 @@ class FramedTransport(Delivery):
                         raise unfit
                     # Its frames and the end of its connection come by two ways: one more look.
                     if how is not None and (suspect == task or peer.left):
-                        raise PeerLost(where, (peer.name,), f"{how}; it owes {owes(task)}")
+                        why = f"{how}; it owes {owes(task)}"
+                        raise peer_lost(self.identity, where, task, why)
                     if how is not None:
                         suspect = task
                 if left_s <= 0:
-                    raise overdue(self.n_tasks, where, absent, owes, timeout_s)
+                    raise overdue(self.identity, where, absent, owes, timeout_s)
                 slice_s = max(min(SLICE_S, left_s), 0.0)
         finally:
             self.counters.wait_s += time.monotonic() - began
@@ -330,7 +331,7 @@ class FramedTransport(Delivery):
     def _file(self, message: WireMessage, meta: BlockData) -> None:
         """Put a block where ``collect`` finds it."""
         channel = self._channels.get(message.part)
-        where = f"block from task {message.src}, superstep {message.step}"
+        where = f"block from {self.identity.name(message.src)}, superstep {message.step}"
         if channel is None:
             raise BadFrame(where, f"part {message.part}", "a part that has a channel")
         slot = self._inlets.get(message.part)

@@ -24,7 +24,7 @@ from horn._kernels.mailbox import LEFT, Mailboxes
 from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
 from horn.security.audit import AuditLog
-from horn.transport import Identity, PeerLost, check_digest, overdue
+from horn.transport import Identity, PeerLost, check_digest, overdue, peer_lost
 from horn.transport._handshake import Check, check_hello, hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
 from horn.wire import descriptors
@@ -60,6 +60,7 @@ HUNG_UP = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNREFUSED)
 class _Peer:
     """One other task and the socket to it."""
 
+    task: int
     name: str
     sock: socket.socket | None = None
     n_out: int = 0
@@ -78,7 +79,7 @@ class SocketPeers:
         self.identity, self.task, self.n_tasks = identity, identity.rank, identity.world_size
         self.boxes: Mailboxes | None = None
         self._peers = {
-            task: _Peer(f"task {task}")
+            task: _Peer(task, identity.name(task))
             for task in range(identity.world_size)
             if task != identity.rank
         }
@@ -117,7 +118,7 @@ class SocketPeers:
                 left_s = patience.left_s()
                 if left_s <= 0:
                     raise overdue(
-                        self.n_tasks, where, absent, lambda t: "a hello", patience.timeout_s
+                        self.identity, where, absent, lambda t: "a hello", patience.timeout_s
                     )
                 self._poll.poll(max(min(left_s, ACCEPT_S), 0.001) * 1000)
                 self.read_all()
@@ -145,13 +146,14 @@ class SocketPeers:
                     return
                 if patience.left_s() <= 0:
                     raise overdue(
-                        self.n_tasks, where, [task], lambda task: "room", patience.timeout_s
+                        self.identity, where, [task], lambda task: "room", patience.timeout_s
                     )
             _check_user(sock)
             sock.send(self._hello())
         except OSError as error:
             sock.close()
-            raise PeerLost(where, (peer.name,), f"{endpoint}: {error.strerror}") from error
+            why = f"{endpoint}: {error.strerror}"
+            raise peer_lost(self.identity, where, task, why) from error
         except BaseException:
             sock.close()
             raise
@@ -234,7 +236,8 @@ class SocketPeers:
         message = decode((packet[:HEADER_BYTES], packet[HEADER_BYTES:]))
         hello = message.meta
         if isinstance(hello, Refusal):
-            raise refused(f"task {task}", hello)
+            who = "a peer" if task is None else self.identity.name(task)
+            raise refused(who, hello)
         if not isinstance(hello, Hello):
             raise BadFrame("first frame", type(hello).__name__, "Hello")
         more: list[Check] = [("attempt", message.attempt, self.identity.attempt)]
@@ -262,7 +265,7 @@ class SocketPeers:
                 return
             self.raise_lost(where, [task], lambda task: what)
             if patience.left_s() <= 0:
-                raise overdue(self.n_tasks, where, [task], lambda task: what, patience.timeout_s)
+                raise overdue(self.identity, where, [task], lambda task: what, patience.timeout_s)
 
     # common memory
 
@@ -305,8 +308,8 @@ class SocketPeers:
 
     def raise_lost(self, where: str, absent: list[int], owes: Callable[[int], str]) -> None:
         for task in self.find_gone(absent):
-            peer = self._peers[task]
-            raise PeerLost(where, (peer.name,), f"{peer.gone}; it owes {owes(task)}")
+            why = f"{self._peers[task].gone}; it owes {owes(task)}"
+            raise peer_lost(self.identity, where, task, why)
 
     def find_gone(self, tasks: Sequence[int]) -> list[int]:
         """The tasks among these that have left or ended; ``gone`` has the reason."""
@@ -347,7 +350,8 @@ class SocketPeers:
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)] if carried else []
             while True:
                 if peer.sock is None or peer.gone is not None:
-                    raise PeerLost(where, (peer.name,), peer.gone or "it was never here")
+                    why = peer.gone or "it was never here"
+                    raise peer_lost(self.identity, where, to, why)
                 try:
                     peer.sock.sendmsg(packet, ancillary)
                     break
@@ -370,8 +374,10 @@ class SocketPeers:
             raise JobError(f"{where}: {error.strerror}") from error
         left_s = patience.left_s()
         if left_s <= 0:
-            here, hint = (f"task {self.task}",), descriptors.crowded() if has_many else ""
-            raise BarrierTimeout(where, (peer.name,), here, patience.timeout_s, hint) from None
+            here, hint = self.identity.name(self.task), descriptors.crowded() if has_many else ""
+            name, ranks = self.identity.who(peer.task)
+            timeout_s = patience.timeout_s
+            raise BarrierTimeout(where, (name,), (here,), timeout_s, hint, ranks) from None
         if has_many:
             self._poll.poll(min(left_s, descriptors.CROWDED_S) * 1000)
         elif peer.sock is not None:

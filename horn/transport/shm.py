@@ -65,7 +65,7 @@ class Shm(Transport):
         self._mail.say_digest(self._n_agreed, mine)
         self._cross(AGREEING + self._n_agreed, timeout_s, where, "its channels")
         for task in self._peers:
-            check_digest(f"task {task}", self._mail.digest(self._n_agreed, task), mine)
+            check_digest(self.identity.name(task), self._mail.digest(self._n_agreed, task), mine)
         self._lay_out(list(by_part.values()), mine, patience, where)
 
     def _lay_out(
@@ -192,7 +192,7 @@ class Shm(Transport):
         self.counters.wait_s += time.monotonic() - began
         if code == MISMATCH:
             channel = self._by_index[boxes.bad].channel
-            where = f"{channel} from task {channel.src}"
+            where = f"{channel} from {self.identity.name(channel.src)}"
             raise BadFrame(where, _named(boxes.bad_got), _named(boxes.bad_expected))
         for slot in receiving:
             slot.is_full = True
@@ -228,7 +228,7 @@ class Shm(Transport):
             )
         self.counters.wait_s += time.monotonic() - began
         if code == MISMATCH:
-            where = f"barrier with task {boxes.bad}"
+            where = f"barrier with {self.identity.name(boxes.bad)}"
             raise BadFrame(where, _named(boxes.bad_got), _named(boxes.bad_expected))
 
     # waiting
@@ -254,7 +254,7 @@ class Shm(Transport):
             if absent and self._peers.find_gone(absent):
                 self._peers.raise_lost(where, missing(), owes)
             elif absent and left_s <= 0:
-                raise overdue(self.n_tasks, where, absent, owes, timeout_s)
+                raise overdue(self.identity, where, absent, owes, timeout_s)
 
     # messages beside the blocks
 

@@ -26,7 +26,7 @@ from horn.process.control import ControlChannel, FailureReport
 from horn.process.main import TaskProcess
 from horn.runtime.group import TaskTimes
 from horn.topology import Topology
-from horn.transport import Identity, PeerUnreachable
+from horn.transport import Identity, PeerLost, PeerUnreachable
 
 WHERE = "iteration 3, superstep 12 (layer1, forward), collect"
 
@@ -45,13 +45,22 @@ def failed(error, when=1.0, **fields):
 
 
 def lost(task, when=1.0):
-    return failed(MemberLost("", (f"task {task}",)), when, lost=(f"task {task}",), reason="it died")
+    name = f"task {task}"
+    return failed(MemberLost("", (name,)), when, lost=(name,), lost_ranks=(task,), reason="it died")
 
 
 def late(*tasks, when=1.0):
     absent = tuple(f"task {task}" for task in tasks)
     error = BarrierTimeout(WHERE, absent, (), 5.0)
-    return failed(error, when, absent=absent, arrived=("task 0",), timeout_s=5.0, hint="owes it")
+    return failed(
+        error,
+        when,
+        absent=absent,
+        absent_ranks=tasks,
+        arrived=("task 0",),
+        timeout_s=5.0,
+        hint="owes it",
+    )
 
 
 def case(n_tasks, failures=(), exits=()):
@@ -82,15 +91,15 @@ def test_a_file_that_was_cut_short_under_a_task_is_a_hint():
 
 def test_who_is_cut_off_from_another_says_so_and_nobody_waits_for_more():
     """What it names is still there, and others, who lost it because of this, say nothing new."""
-    error = PeerUnreachable("task 0, pull 3", ("task 2",), "nothing answers")
-    cut = failed(error, 2.0, lost=("task 2",), reason="nothing answers")
+    error = PeerUnreachable("task 0, pull 3", ("server 0",), "nothing answers")
+    cut = failed(error, 2.0, lost=("server 0",), lost_ranks=(2,), reason="nothing answers")
     found = case(3, {0: cut, 1: lost(0, 1.0)})
     found.names = {2: "server 0"}
     assert found.is_complete and is_repairable(found)
     told = said(found)
     assert type(told) is PeerUnreachable and told.lost == ("server 0",)
     assert str(told) == f"task 0, {WHERE}: lost server 0 (nothing answers)"
-    assert blamed(told, "a", {"a": [0, 1], "b": [2]}, {0: "task 0", 2: "server 0"}) == ("a", "b")
+    assert blamed(told, "a", {"a": [0, 1], "b": [2]}) == ("a", "b")
 
 
 def test_an_exit_without_a_word_is_a_failure():
@@ -171,20 +180,33 @@ def test_trouble_begins_with_the_first_word_of_it():
     assert found.has_trouble
 
 
-def test_who_waits_for_a_server_names_it_by_its_rank_in_whatever_group():
-    """Its own group's supersteps count tasks from 0, what goes between batches counts ranks."""
-    topology = Topology(2, 2, 1)
+def reported(error):
+    """What the parent hears of an error."""
     ours, theirs = socket.socketpair()
     process = TaskProcess(ControlChannel(ours))
-    process.first_of_group = 2
-    identity = Identity(3, 2, "nobody/servers", 0, None)
+    told = process.failed(error)
+    process.line.close()
+    theirs.close()
+    return told
+
+
+def test_who_waits_for_a_server_names_it_and_its_rank_in_whatever_group():
+    """In a group that came later, whose own topology counts the servers after its tasks."""
+    first, own = Topology(2, 2, 1), Topology(4, 2, 1)
+    identity = Identity(6, 2, "nobody/servers", 0, None)
     links = TaskLinks(identity, 1, lambda server: None)
-    client = ParameterClient(links, topology, 3, [], "float32", 0.1, TaskTimes())
+    client = ParameterClient(links, own, 6, [], "float32", 0.1, TaskTimes(), at_first=first)
     with pytest.raises(BarrierTimeout) as caught:
         client.join(0.05)
     client.close()
-    told = process.failed(caught.value)
-    process.line.close()
-    theirs.close()
-    assert told.absent == ("task 4",) == (f"task {topology.server(0)}",)
+    told = reported(caught.value)
+    assert told.absent == ("server 0",) and told.absent_ranks == (4,) == (first.server(0),)
+    assert str(caught.value).startswith("group 3's task 0, joining")
     assert "server 0 has not answered" in told.hint
+
+
+def test_the_words_of_a_user_are_no_ranks():
+    """A peer's last words come to the parent as they are, in whatever group."""
+    why = "it left: ValueError: task 1 of my list"
+    told = reported(PeerLost("task 2, superstep 3", ("task 3",), why, (3,), 2))
+    assert told.reason == why and (told.lost, told.lost_ranks) == (("task 3",), (3,))

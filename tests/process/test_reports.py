@@ -7,9 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from horn.coordination.membership import RegistrationTimeout
 from horn.errors import BarrierTimeout
 from horn.process.control import TEXT_CHARACTERS, ControlChannel, FailureReport
 from horn.process.main import TaskProcess
+from horn.process.rendezvous import named
+from horn.topology import Topology
 from horn.training.divergence import NonFinite
 from horn.transport import PeerLost
 
@@ -73,3 +76,18 @@ def test_a_divergence_is_reported_without_the_arrays_if_they_cannot_be_sent():
     """As where memory is out. Its engine is missing here."""
     said = reported(ValueError("diverged"), NonFinite("nan", 3, 1))
     assert said.text == "diverged" and said.trouble == ("nan", 3, 1)
+
+
+def test_who_has_not_registered_is_named_by_rank_whatever_the_folder():
+    """Each folder counts its members from 0."""
+    folders = {"/groups/1": [2, 3], "/servers": [4]}
+    for folder, absent, names in (
+        ("/groups/1", (3,), ("task 3",)),
+        ("/servers", (4,), ("server 0",)),
+    ):
+        here = ("0",) if len(folders[folder]) > 1 else ()
+        late = RegistrationTimeout(folder, (str(len(here)),), here, 1.0, "look there")
+        with pytest.raises(BarrierTimeout) as caught, named(folders, Topology(2, 2, 1)):
+            raise late
+        assert (caught.value.absent, caught.value.absent_ranks) == (names, absent)
+        assert caught.value.arrived == (("task 2",) if here else ())

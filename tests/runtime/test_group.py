@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout, ProtocolError
-from horn.runtime.group import Group, TaskTimes, task_numbers
+from horn.runtime.group import Group, TaskTimes
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction
 from horn.transport import Channel, Identity, PeerLost
 from tests.transport.faulty import CorruptFault, DelayFault, DropFault, DuplicateFault, FaultyInProc
@@ -65,13 +65,16 @@ def channels_of(n_tasks):
     ]
 
 
-def run(n_tasks, body, faults=None, timeout_s=TIMEOUT_S, scheme="inproc", **settings):
+def of_run(number):
+    return f"task {number}", (number,)
+
+
+def run(n_tasks, body, faults=None, timeout_s=TIMEOUT_S, scheme="inproc", who=of_run, **settings):
     """``body(group, script, work)`` on every task; its results or errors."""
 
     def made(task):
-        return FaultyInProc(
-            "inproc://", Identity(task, n_tasks, "test", 7), faults if task == 0 else None
-        )
+        place = Identity(task, n_tasks, "test", 7, None, who)
+        return FaultyInProc("inproc://", place, faults if task == 0 else None)
 
     def whole(transport):
         group = Group(transport, timeout_s=timeout_s, **settings)
@@ -101,10 +104,6 @@ def test_every_task_has_the_blocks_of_all(n_tasks, scheme):
         assert (spent.n_runs, spent.n_supersteps) == (20, 40)
         assert spent.n_sent == spent.n_received == 40 * others
         assert spent.sent_bytes == spent.received_bytes == 40 * others * 16
-
-
-def test_names_of_no_task_have_no_number():
-    assert task_numbers(["task 3", "task two", "task ", "server 0", "7", "task 12"]) == [3, 12]
 
 
 def test_time_is_measured_by_the_given_clock():
@@ -225,6 +224,31 @@ def test_a_late_task_is_named_with_superstep_phase_and_what_it_owes():
     assert "task 1 owes part 1 (layer1, forward, <f4 (4,))" in str(error)
 
 
+def test_the_tasks_of_a_group_are_named_by_their_ranks_in_the_run():
+    """Its transport counts them from 0."""
+    has_given_up = threading.Event()
+
+    def body(group, script, work):
+        if group.task == 1:
+            assert has_given_up.wait(TIMEOUT_S)
+            raise ZeroDivisionError("task 1 of my list")
+        group.timeout_s = 0.3
+        try:
+            group.run(script, work)
+        except BarrierTimeout as error:
+            has_given_up.set()
+            group.timeout_s = TIMEOUT_S
+            with pytest.raises(PeerLost) as lost:
+                group.transport.barrier(0, TIMEOUT_S)
+            return error, group._located(lost.value)
+
+    (late, lost), _ = run(2, body, who=lambda number: (f"task {4 + number}", (4 + number,)))
+    assert (late.absent, late.absent_ranks, late.arrived) == (("task 5",), (5,), ("task 4",))
+    assert str(late).startswith("task 4, superstep 0") and "task 5 owes part 1" in str(late)
+    assert (lost.lost, lost.lost_ranks, lost.by) == (("task 5",), (5,), 4)
+    assert "task 1 of my list" in lost.reason
+
+
 def test_a_lost_task_is_named_and_the_first_failure_is_kept():
     kept = {}
 
@@ -269,16 +293,17 @@ def test_names_at_a_barrier_are_tasks():
             raise BarrierTimeout("generation 0 of /horn", ("1",), ("0",), timeout_s)
 
     def body(group, script, work):
-        group.barrier = Late()
+        group.barrier, group.members = Late(), {"0": 0, "1": 1}
         group.run(script, work)
 
     for error in run(2, body):
         assert isinstance(error, BarrierTimeout)
         assert error.absent == ("task 1",) and error.arrived == ("task 0",)
+        assert error.absent_ranks == (1,)
         assert "superstep 0 (layer1, forward), collect" in str(error)
 
     def between(group, script, work):
-        group.barrier = Late()
+        group.barrier, group.members = Late(), {"0": 0, "1": 1}
         group.cross()
 
     for error in run(2, between):

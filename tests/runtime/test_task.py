@@ -167,11 +167,11 @@ def test_the_place_of_a_task_in_words():
     assert task.where == "iteration 7, superstep 2 (layer1, update), compute"
     task.done(0)
     assert task.where == "iteration 7, superstep 0 (layer1, forward), collect"
-    assert task.owed_by([1, 0]) == (
-        "task 0 owes part 0 (layer1, forward, <f4 (2, 3)); task 1 owes part 1 (<f8 (4,))"
+    assert task.owed_by([1, 0], "rank {}".format) == (
+        "rank 0 owes part 0 (layer1, forward, <f4 (2, 3)); rank 1 owes part 1 (<f8 (4,))"
     )
     task.done(2)
-    assert task.owed_by([0]) == "task 0 owes its arrival"
+    assert task.owed_by([0], "task {}".format) == "task 0 owes its arrival"
     task.done(0)
     assert task.phase == "between" and task.superstep == 2
     task.begin(SCRIPT)

@@ -84,7 +84,7 @@ def test_a_wait_without_a_deadline_ends_with_the_server():
     of_server.ended, of_other.ended = {2: "it left: out of disk"}, {0: "it left: finished"}
     with pytest.raises(
         PeerLost,
-        match="task 1, pull 0: lost task 2 .it left: out of disk; server 0 has not answered Pull",
+        match="task 1, pull 0: lost server 0 .it left: out of disk; server 0 has not answered Pull",
     ):
         pulled(a_client(of_server), Pull(0))
     assert pulled(a_client(of_other), Pull(0)) == [3.0, 4.0]
@@ -122,7 +122,15 @@ def test_of_a_server_that_waits_the_ones_it_waits_for_are_late():
     note = WireMessage(Note(topic=WAITS, fields={"ranks": "0"}), src=2)
     with pytest.raises(BarrierTimeout, match="waits for task 0") as caught:
         pulled(a_client(Slow(0, [note])), Pull(1))
-    assert caught.value.absent == ("task 0",)
+    assert caught.value.absent == ("task 0",) and caught.value.absent_ranks == (0,)
+
+
+def test_a_server_may_wait_for_a_group_that_came_later():
+    """It numbers tasks without the servers between them: 2 is no server, but group 2's task."""
+    note = WireMessage(Note(topic=WAITS, fields={"ranks": "2"}), src=2)
+    with pytest.raises(BarrierTimeout, match="waits for group 2's task 0") as caught:
+        pulled(a_client(Slow(0, [note])), Pull(1))
+    assert caught.value.absent_ranks == (3,)
 
 
 def test_who_waits_looks_at_what_happens_beside():
