@@ -499,11 +499,17 @@ def reduce(monoid: str, axis: str, arg: Node) -> Node:
     """
     if axis not in arg.axes and axis == "i" and monoid != "argmax" and monoid != "argmin":
         count = leaf(Op.COUNT, "o")
-        if monoid == "sum":
-            return mul(arg, count)
         if monoid == "prod":
             return make(Op.POW, arg, count)
-        return arg
+        is_none = make(Op.EQ, count, ZERO)
+        if monoid == "any":
+            return make(Op.AND, make(Op.NOT, is_none), arg)
+        if monoid == "all":
+            return make(Op.OR, is_none, arg)
+        found = mul(arg, count) if monoid == "sum" else arg
+        if monoid == "sum" and arg.op is Op.CONST and math.isfinite(arg.value):
+            return found  # infinity * 0 would be NaN
+        return select(is_none, const(IDENTITY[monoid]), found)
     if axis not in arg.axes and axis == "b":
         return mul(arg, Scalar("rows")) if monoid == "sum" else arg
     if axis not in arg.axes and axis == "o":

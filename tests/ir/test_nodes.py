@@ -178,9 +178,17 @@ def test_a_condition_of_the_neuron_holds_inside_its_reductions():
 def test_what_does_not_vary_is_counted():
     count = leaf(Op.COUNT, "o")
     a = leaf(Op.OUTPUT, "bo")
-    assert reduce("sum", "i", a) is a * count
+    assert reduce("sum", "i", const(2.0)) is const(2.0) * count
     assert reduce("prod", "i", a) is make(Op.POW, a, count)
-    assert reduce("max", "i", a) is a
+
+
+@pytest.mark.parametrize("monoid", ["sum", "max", "min", "any", "all"])
+def test_what_does_not_vary_is_the_identity_of_no_messages(monoid):
+    count, a = leaf(Op.COUNT, "o"), leaf(Op.OUTPUT, "bo")
+    a = a > 0.0 if monoid in ("any", "all") else a
+    found = reduce(monoid, "i", a)
+    assert ir.replace(found, {count: const(0.0)}) is const(ir.IDENTITY[monoid])
+    assert ir.replace(found, {count: const(3.0)}) is (a * const(3.0) if monoid == "sum" else a)
 
 
 # --- verify

@@ -41,10 +41,93 @@ class Counts(horn.Neuron):
         self.feedforward(1.0 if len(messages) == 0 else float(len(messages)))
 
 
+class OwnLargest(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        best = -3.0
+        for _ in messages:
+            if self.gain > best:
+                best = self.gain
+        self.feedforward(best)
+
+
+class OwnSmallest(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        self.feedforward(min(self.gain for m in messages))
+
+
+class OwnAny(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        found = False
+        for _ in messages:
+            if self.gain > 0.0:
+                found = True
+        self.feedforward(1.0 if found else 0.0)
+
+
+class OwnAll(horn.Neuron):
+    gain = horn.Parameter(-1.5)
+
+    def forward(self, messages):
+        self.feedforward(1.0 if all(self.gain > 0.0 for m in messages) else 0.0)
+
+
+class OwnSome(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        self.feedforward(max((m.input for m in messages if self.gain > 0.0), default=2.0))
+
+
+class OwnSum(horn.Neuron):
+    gain = horn.Parameter(-1.0)
+
+    def forward(self, messages):
+        finite = sum(m.input * m.weight for m in messages)
+        each = sum(1.0 / (self.gain + 1.0) for m in messages)  # infinite
+        self.feedforward(finite if len(messages) else each)
+
+
+class OwnProduct(horn.Neuron):
+    gain = horn.Parameter(-2.0)
+
+    def forward(self, messages):
+        self.feedforward(horn.math.prod(self.gain for m in messages))
+
+
+class OwnMedian(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        self.feedforward(horn.math.median(self.gain for m in messages))
+
+
+class OwnSecond(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        self.feedforward(horn.math.largest(2, (self.gain for m in messages)))
+
+
+class OwnKey(horn.Neuron):
+    gain = horn.Parameter(1.5)
+
+    def forward(self, messages):
+        best = max(messages, key=lambda m: self.gain)
+        self.feedforward(best.index + best.input)
+
+
 @pytest.mark.parametrize(
     "neuron, none",
     [(Largest, -np.inf), (Smallest, np.inf), (Mean, np.nan), (Mean2, np.nan), (Default, 2.0),
-     (Counts, 1.0)],
+     (Counts, 1.0), (OwnLargest, -3.0), (OwnSmallest, np.inf), (OwnAny, 0.0), (OwnAll, 1.0),
+     (OwnSome, 2.0), (OwnSum, 0.0), (OwnProduct, 1.0), (OwnMedian, np.nan),
+     (OwnSecond, -np.inf), (OwnKey, 0.0)],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["python", *COMPILED])
 def test_what_comes_of_no_messages(backend, neuron, none):
