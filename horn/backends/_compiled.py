@@ -487,6 +487,16 @@ class CompiledEngine:
             self._runner("train", self.target_kind(self._data))
         return self._copies(self._slots)
 
+    def _new_slots(self, slots: Iterable[str]) -> dict[str, Array]:
+        """Zeros for slots that no program has needed so far: of an array that learns."""
+        optimizer, found = self.setup.optimizer, {}
+        for name in slots:
+            of, _, slot = name.rpartition("/")
+            is_one = optimizer is not None and of in self._learned and slot in optimizer.slots
+            if is_one and name not in self.arrays:
+                found[name] = np.zeros_like(self.arrays[of])
+        return found
+
     def load(
         self,
         parameters: Mapping[str, Array],
@@ -494,12 +504,19 @@ class CompiledEngine:
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        for name, array in {**parameters, **(states or {}), **(slots or {})}.items():
-            if name not in self.arrays and slots and name in slots:
-                self.arrays[name] = np.array(array, self.setup.dtype)
-                self._slots.append(name)
-                continue
-            check_fits(self.arrays, name, array)
+        states = states or {}
+        slots = slots if slots and self.setup.optimizer is not None else {}
+        new = self._new_slots(slots)
+        arrays = {**self.arrays, **new}
+        for given, names in (
+            (parameters, self._learned), (states, self._states), (slots, [*self._slots, *new])
+        ):  # fmt: skip
+            own = {name: arrays[name] for name in names}
+            for name, array in given.items():
+                check_fits(own, name, array)
+        self.arrays.update(new)
+        self._slots += new
+        for name, array in {**parameters, **states, **slots}.items():
             self.arrays[name][...] = array
         self.updates = updates
         for runner in self._runners.values():

@@ -311,14 +311,16 @@ class Engine:
         slots: Mapping[str, Array] | None = None,
         updates: int = 0,
     ) -> None:
-        for new, own in (
+        given = [
             (parameters, self._arrays),
             (states or {}, self._states),
             (slots if slots and self.optimizer is not None else {}, self._slots),
-        ):
+        ]
+        for new, own in given:
             for name, array in new.items():
                 backends.check_fits(own, name, array)
-                own[name] = np.array(array, self.dtype)
+        for new, own in given:
+            own.update({name: np.array(array, self.dtype) for name, array in new.items()})
         self._updates = updates
 
     def memory(self) -> backends.Memory:

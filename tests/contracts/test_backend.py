@@ -154,6 +154,22 @@ def test_arrays_of_another_name_or_shape_are_not_loaded(backend: str) -> None:
         made.load({name: np.zeros((1, 1, 1))})
 
 
+def test_slots_of_another_name_or_shape_are_not_loaded(backend: str) -> None:
+    """Not before data are bound either; what comes before the wrong one is not written."""
+    optimizer = horn.Adam()
+    made = backends.make(backend, Setup(network(), optimizer, "label", BATCH, "float64", 1))
+    before = made.parameters()
+    name = next(iter(before))
+    slot = f"{name}/{optimizer.slots[0]}"
+    given = {name: before[name] + 1.0}
+    with pytest.raises(horn.ModelError, match=rf"array '{slot}': got shape \(1,\), expected"):
+        made.load(given, slots={slot: np.zeros(1)})
+    for wrong in ("elsewhere", f"{name}/elsewhere", f"elsewhere/{optimizer.slots[0]}"):
+        with pytest.raises(horn.ModelError, match=f"no array '{wrong}' in this network"):
+            made.load(given, slots={wrong: np.zeros(1)})
+    assert_same(made.parameters(), before, rtol=0)
+
+
 # what is there is found
 
 
