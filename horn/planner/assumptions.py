@@ -88,6 +88,8 @@ def _number(word: str, text: str, units: Mapping[str, float], example: str) -> f
     if not found or unit not in units or not float(found[1]) > 0:
         raise JobError(f"assume {word}={text}: write a number from above 0, as in {word}={example}")
     value = float(found[1]) * units[unit]
+    if not 1e-30 < value < 1e30:  # of infinite costs no placement is the least
+        raise JobError(f"assume {word}={text}: no machine has this; write, say, {word}={example}")
     if units == {"": 1.0} and not value.is_integer():
         raise JobError(f"assume {word}={text}: write a whole number, as in {word}={example}")
     return value

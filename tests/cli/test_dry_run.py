@@ -74,6 +74,7 @@ def test_machines_that_are_not_here(run: Any) -> None:
     [
         ("speed=3", "write any of tasks=64, cores=64, bandwidth=10Gbit or 1.2GB, latency=50us"),
         ("latency=50", "write a number from above 0, as in latency=50us"),
+        ("tasks=2,latency=1e400s", "no machine has this; write, say, latency=50us"),
         ("tasks=1.5", "write a whole number, as in tasks=64"),
     ],
 )
