@@ -262,8 +262,10 @@ def on_edges(runner: BatchRunner, frame: Frame, output: Output) -> Array:
         (receivers, len(edges.indptr) - 1) if output.axis == "i" else (sources, edges.n_sources)
     )
     out = np.zeros((*value.shape[:-1], n_places), runner.dtype)
+    by_place = np.argsort(place, kind="stable")
+    bounds = np.searchsorted(place[by_place], np.arange(n_places + 1))
     for k in range(n_places):
-        mine = np.flatnonzero(place == k)
+        mine = by_place[bounds[k] : bounds[k + 1]]  # ascending
         part = value[..., mine]
         if output.monoid.startswith("arg"):
             arg = np.argmax if output.monoid == "argmax" else np.argmin
