@@ -3,7 +3,8 @@
 Python appends instructions once, over NumPy arrays that the tape keeps alive; `tape.run()` then
 executes them from C: no allocation, no GIL, every thread of the tape through every instruction,
 with a barrier after each. Shapes are checked here, when an instruction is appended, never in the
-loops (tape.h, strips.h). Two tables change between runs: whole numbers in `dims` (rows of this
+loops (tape.h, strips.h). What index lists hold is not: it may change from run to run, and whoever
+writes it answers for it. Two tables change between runs: whole numbers in `dims` (rows of this
 batch, live neurons, iteration) and doubles in `scalars` (learning rate, momentum).
 
     tape = Tape(np.float32, n_threads=2)
@@ -187,7 +188,7 @@ cdef class Tape:
         wide.h's; so are those of the operand that `zeros`, "a" or "b", names, from any source.
         thin : by the kernel of thin.h where it can. steady : b is the same at every step of a
         `repeat`; it is packed once for all of them, where the products are wide.h's, and successive
-        such products of one a are computed as one.
+        such products of one a into several c are computed as one.
         """
         cdef gemm_t *g = self.bind.gemm(a, b, c, alpha, beta, m, n, k, zeros)
         if thin and self.t.dtype == 0 and g.c.row and not self.in_python:
@@ -209,7 +210,8 @@ cdef class Tape:
             if self.t.ins[i].kind != K_GEMM or not before.panels or before.a.data != g.a.data \
                     or before.a.stride[0] != g.a.stride[0] or before.a.stride[1] != g.a.stride[1] \
                     or before.m.fixed != g.m.fixed or before.m.dim != g.m.dim \
-                    or before.k.fixed != g.k.fixed or before.k.dim != g.k.dim:
+                    or before.k.fixed != g.k.fixed or before.k.dim != g.k.dim \
+                    or _meet(before, g):
                 break
             before.followers = self.t.n_ins - 1 - i
 
@@ -262,7 +264,9 @@ cdef class Tape:
         and that costs more than a second pass over c.
         """
         c = np.asarray(c)
-        if c.ndim == 2 and not is_row(c) and is_row(c.T):
+        if c.ndim != 2:
+            raise ValueError(f"c must be a matrix of {self.dtype}, got {c.shape} of {c.dtype}")
+        if not is_row(c) and is_row(c.T):
             swap = {"m": "n", "n": "m"}
             return self.gemm_loop(
                 np.asarray(b).T, np.asarray(a).T, c.T, alpha=alpha, beta=beta, m=n, n=m, k=k,
@@ -622,6 +626,7 @@ cdef class Tape:
         instructions; each does all steps for its own. 0: the instructions mix rows, or there are
         too few.
         """
+        self._check_range(first, last)
         return bands_threads(&self.t, self.moves.bands_of(first, last))
 
     def pick(self, rows, picks, int64_t limit):
@@ -676,10 +681,14 @@ cdef class Tape:
             tape_run(&self.t, i, j, 1 if is_alone else self.t.n_threads)
         self._end()
 
-    cdef bint _begin(self, int32_t first, int32_t last) except -1:
-        """Whether there is something to run; also starts the threads, again after a fork."""
+    cdef int _check_range(self, int32_t first, int32_t last) except -1:
         if first < 0 or last > self.t.n_ins:
             raise ValueError(f"the tape has instructions 0 to {self.t.n_ins}, not {first} to {last}")
+        return 0
+
+    cdef bint _begin(self, int32_t first, int32_t last) except -1:
+        """Whether there is something to run; also starts the threads, again after a fork."""
+        self._check_range(first, last)
         if first >= last:
             return False
         if self.t.n_threads > 1 and (self.t.worker == NULL or self.t.pid != getpid()):
@@ -750,6 +759,14 @@ cdef class Tape:
         t.n_ins += 1
         self.labels.append(label)
         return ins
+
+
+cdef bint _meet(const gemm_t *before, const gemm_t *after):
+    """Whether the results of two products, by rows, may share memory."""
+    cdef const gemm_t *first = before if before.c.data <= after.c.data else after
+    cdef const gemm_t *second = after if before.c.data <= after.c.data else before
+    cdef int64_t last = (first.m.fixed - 1) * first.c.ld + first.n.fixed
+    return <float *>first.c.data + last > <float *>second.c.data
 
 
 cdef int _vector(object vector, Py_buffer *view, const char *kinds, int flags) except -1:

@@ -336,7 +336,26 @@ def _check_view(view: Any, axes: Axes, is_output: bool, folded: Axis) -> list[Ar
         unknown = [name for name in view.axes if name not in axes]
         if unknown:
             raise ValueError(f"draws lie on the axes {unknown}, which the loop does not have")
-        return [view.keys, view.sources, *view.index.values()]
+        if view.keys.ndim != 2 or view.keys.shape[1] != 2 or view.keys.dtype != np.uint32:
+            raise ValueError(
+                f"keys are uint32 (places, 2), got {view.keys.shape} of {view.keys.dtype}"
+            )
+        numbers = (("sources", view.sources, np.int64), ("samples", view.samples, np.uint64))
+        for what, given, dtype in numbers:
+            if given is not None and (
+                given.dtype != dtype or given.ndim != 1 or not given.flags.c_contiguous
+            ):
+                raise ValueError(
+                    f"{what} are a contiguous vector of {np.dtype(dtype)}, got {given.shape} of "
+                    f"{given.dtype}"
+                )
+        n_keys, n_sources = len(view.keys), len(view.sources)
+        n_samples = 0 if view.samples is None else len(view.samples)
+        lengths = {"b": n_samples, "o": n_keys, "i": n_sources, "e": min(n_keys, n_sources)}
+        keep: list[Array] = [view.keys, view.sources]
+        for name in view.axes:
+            keep += _check_length(view, name, lengths[str(name)], axes)
+        return keep
     if not isinstance(view, View):
         raise ValueError(f"an output is a View, got {type(view).__name__}")
     array = usable(view.array, f"the view over {view.axes}", writes=is_output)
@@ -347,26 +366,35 @@ def _check_view(view: Any, axes: Axes, is_output: bool, folded: Axis) -> list[Ar
     for name, length in zip(view.axes, array.shape, strict=True):
         if name not in axes:
             raise ValueError(f"the axis {name!r} of a view is not one of {list(axes)}")
-        extent = axes[name]
-        if name in view.index:
-            places = usable(view.index[name], f"the index list of {name!r}")
-            if places.dtype != np.int32 or places.ndim != 1 or not places.flags.c_contiguous:
-                raise ValueError(
-                    f"the index list of {name!r} must be a contiguous int32 vector, got "
-                    f"{places.shape} of {places.dtype}"
-                )
-            keep.append(places)
-            length = len(places)
-        need = int(extent.indptr[-1]) if isinstance(extent, Ragged) else maximum_of(extent)
-        if length < need:
-            raise ValueError(
-                f"axis {name!r} may have {need} places, but the view over {view.axes} has {length}"
-            )
+        keep += _check_length(view, name, length, axes)
     unknown = [name for name in view.index if name not in view.axes]
     if unknown:
         raise ValueError(f"index lists for {unknown}, which the view {view.axes} does not have")
     if is_output:
         _check_output(view, axes, folded)
+    return keep
+
+
+def _check_length(view: View | Drawn, name: Axis, length: int, axes: Axes) -> list[Array]:
+    """The index list of a view's axis, if it has one, which then has a place for each of the loop;
+    otherwise the view itself, of so many, does.
+    """
+    keep: list[Array] = []
+    if name in view.index:
+        places = usable(view.index[name], f"the index list of {name!r}")
+        if places.dtype != np.int32 or places.ndim != 1 or not places.flags.c_contiguous:
+            raise ValueError(
+                f"the index list of {name!r} must be a contiguous int32 vector, got "
+                f"{places.shape} of {places.dtype}"
+            )
+        keep.append(places)
+        length = len(places)
+    extent = axes[name]
+    need = int(extent.indptr[-1]) if isinstance(extent, Ragged) else maximum_of(extent)
+    if length < need:
+        raise ValueError(
+            f"axis {name!r} may have {need} places, but the view over {view.axes} has {length}"
+        )
     return keep
 
 

@@ -532,6 +532,7 @@ static void *work(void *arg) {
 }
 
 int start_threads(tape_t *t) {
+    free(t->worker); t->n_workers = 0;      /* after a fork: the parent's threads, none of them here */
     t->pid = getpid();
     atomic_store(&t->stop, 0); atomic_store(&t->go, 0); atomic_store(&t->sleepers_go, 0);
     atomic_store(&t->arrived, 0); atomic_store(&t->taken, 0); atomic_store(&t->generation, 0); atomic_store(&t->sleepers, 0);
@@ -540,7 +541,10 @@ int start_threads(tape_t *t) {
     if (!t->worker) return -1;
     for (int i = 1; i < t->n_threads; i++) {
         t->worker[i] = (worker_t){.tape = t, .tid = i};
-        if (pthread_create(&t->worker[i].thread, NULL, work, &t->worker[i])) return -1;
+        if (pthread_create(&t->worker[i].thread, NULL, work, &t->worker[i])) {
+            stop_threads(t);
+            return -1;
+        }
         t->n_workers++;
     }
     return 0;

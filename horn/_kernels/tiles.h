@@ -258,6 +258,16 @@ static int K(all_finite)(const REAL *p, int64_t rows, int64_t step, int64_t n) {
     return 1;
 }
 
+/* Whether the numbers that a view has along a0 and a1 are finite. */
+static int K(finite_numbers)(const view_t *v, int64_t n0, int64_t n1) {
+    const REAL *p = (const REAL *)v->data;
+    if (v->stride[1] == 1) return K(all_finite)(p, n0, v->stride[0], n1);
+    if (v->stride[0] == 1) return K(all_finite)(p, n1, v->stride[1], n0);
+    for (int64_t i = 0; i < n0; i++)
+        if (!K(all_finite)(p + i * v->stride[0], n1, v->stride[1], 1)) return 0;
+    return 1;
+}
+
 /* The first place where the term is its maximum. */
 static int64_t K(first_place)(int term, const REAL *x, const REAL *w, int64_t n, REAL best) {
 #define FIND(E) \
@@ -622,7 +632,8 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
     const REAL *ms = (const REAL *)m->data, *fs = (const REAL *)f->data;
     const REAL *ys = y ? (const REAL *)y->data : NULL;
     if (is_signed && !(K(all_finite)(ms, nr, m->stride[1], nq)
-                       && K(all_finite)(fs, np, f->stride[0], nq))) return 0;
+                       && K(all_finite)(fs, np, f->stride[0], nq)
+                       && (!a || K(finite_numbers)(a, np, nr)))) return 0;   /* 0 times u is no 0 */
     if (is_slope && y && !K(all_finite)(ys, nr, y->stride[1], nq)) return 0;    /* b may be 0 */
     const K(column_tile_t) tile = is_signed ? K(signed_columns) : is_square ? K(square_columns)
                                 : is_slope ? K(SLOPES)[term][b != NULL] : K(QUOTIENTS)[term];

@@ -111,7 +111,7 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, f
 
 cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, n_parts, step,
                                  rows) except NULL:
-    """The instruction of ``Tape.window_gradients``."""
+    """The instruction of ``Tape.window_gradients``, of one place at least."""
     x, y = bind.rows_of(x, "x"), bind.rows_of(y, "y")
     _is_of_batch(x, y, "y")
     out = bind.array(out, "out", writes=True)
@@ -127,7 +127,7 @@ cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, n_p
         raise ValueError(f"src names places outside of -1 to {len(x) - 1}")
     if out.dtype != bind.dtype or out.ndim != 2 or not out.flags.c_contiguous \
             or out.shape[1] != src.shape[1] or len(y) != out.shape[0] * len(which) \
-            or len(out) % n_parts:
+            or len(out) % n_parts or not out.size:
         raise ValueError(f"y {y.shape}, src {src.shape} and which {which.shape} do not give out "
                          f"{out.shape} in {n_parts} parts")
     # gradients, two vectors of maps at a time, and sums of tiles of 12 places at most

@@ -1,6 +1,8 @@
 """Every instruction of the engine against NumPy: sizes 0 and 1, both dtypes, orders and threads."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from horn import random
 from horn._kernels import blas, reference
-from horn._kernels.engine import Coef, Iota, Ragged, Tape, View
+from horn._kernels.engine import Coef, Drawn, Iota, Ragged, Tape, View
 from horn.errors import JobError
 
 DTYPES = [np.float32, np.float64]
@@ -620,6 +622,44 @@ def test_mistakes_are_told_when_appending():
     tape.run()
 
 
+def test_shapes_that_the_loops_would_run_past_are_told_when_appending():
+    tape = Tape(np.float32)
+
+    def zeros(*shape, dtype=np.float32):
+        return np.zeros(shape, dtype)
+
+    it, out = tape.dim(5), View(zeros(5, 4), "bo")
+    axes = {"b": 5, "o": 4, "i": 3}
+
+    def drawn(n_keys, n_sources, n_samples, index=None):
+        view = Drawn(
+            "uniform", 0, "boi", zeros(n_keys, 2, dtype=np.uint32), np.arange(n_sources),
+            None if n_samples is None else zeros(n_samples, dtype=np.uint64), it, index,
+        )  # fmt: skip
+        tape.loop(axes, [view], [], [(out, 0)], reduce=("sum", "i"))
+
+    lists = {"which": zeros(2, dtype=np.int32), "first": zeros(2, dtype=np.int32)}
+    wrong = {
+        "'b' may have 5 places": lambda: drawn(4, 3, 4),
+        "'b' may have 5": lambda: drawn(4, 3, None),
+        "'o' may have 4 places": lambda: drawn(3, 3, 5),
+        "'o' may have 4": lambda: drawn(9, 3, 5, {"o": zeros(3, dtype=np.int32)}),
+        "'i' may have 3 places": lambda: drawn(4, 2, 5),
+        "contiguous int32": lambda: drawn(4, 3, 5, {"o": zeros(4, dtype=np.int64)}),
+        "c must be a matrix": lambda: tape.gemm_loop(
+            zeros(4, 3), zeros(3, 4), zeros(4), inputs=[], ops=[], outputs=[]
+        ),
+        "do not give out": lambda: tape.window_gradients(
+            zeros(4, 3), zeros(2, 3), zeros(1, 0), src=zeros(1, 0, dtype=np.int32), **lists
+        ),
+        "instructions 0 to 0, not 0 to 9": lambda: tape.divides_rows(0, 9),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert len(tape) == 0
+
+
 def test_an_unknown_blas_is_an_error():
     with pytest.raises(JobError, match="mkl, openblas, numpy"):
         blas.load("atlas")
@@ -659,3 +699,61 @@ def test_runs_of_parts_of_a_tape_may_follow_at_once(n_threads):
             tape.run(k, k + 1)
     # then each has run as often
     assert (x == 3000 * 6).all()
+
+
+@pytest.mark.cluster
+def test_a_fork_runs_a_tape_whose_threads_run_here_and_lets_go_of_it():
+    code = """
+import os
+import numpy as np
+from horn._kernels.engine import Tape, View
+
+x = np.ones((512, 512), np.float32)
+tape = Tape(np.float32, 3)
+tape.loop({"a": 512, "b": 512}, [View(x, "ab"), 1.0], [("add", 0, 1)], [(View(x, "ab"), 2)])
+tape.run()
+child = os.fork()
+if not child:
+    tape.run()
+    tape.run()
+    del tape
+    os._exit(0 if (x == 4).all() else 1)
+status = os.waitpid(child, 0)[1]
+tape.run()
+assert status == 0 and (x == 3).all(), status
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it limits threads as Linux does")
+def test_a_tape_without_its_threads_says_so_and_starts_them_later():
+    # given a tape of three threads, the second of which finds no room for its stack
+    code = """
+import resource
+import numpy as np
+from horn._kernels.engine import Tape, View
+
+x = np.zeros((512, 512), np.float32)
+tape = Tape(np.float32, 3)
+tape.loop({"a": 512, "b": 512}, [View(x, "ab"), 1.0], [("add", 0, 1)], [(View(x, "ab"), 2)])
+pages = int(open("/proc/self/statm").read().split()[0])
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+used, stack = pages * resource.getpagesize(), 64 << 20
+resource.setrlimit(resource.RLIMIT_AS, (used + stack + stack // 2, hard))
+try:
+    tape.run()
+except MemoryError as error:
+    assert "cannot start 3 threads" in str(error), error
+else:
+    raise AssertionError("it started them")
+finally:
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+# when there is room again, it runs
+tape.run()
+assert (x == 1).all()
+"""
+    limited = f'ulimit -s {64 << 10} && exec "$@"'  # a thread's stack is as large as this
+    subprocess.run(
+        ["bash", "-c", limited, "bash", sys.executable, "-c", code], check=True, timeout=60
+    )

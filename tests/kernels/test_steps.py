@@ -76,6 +76,25 @@ def test_a_product_of_several_waits_for_the_short_loop_before_it():
         assert np.array_equal(made(2), one)
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("far", [0, 1])
+def test_products_into_one_matrix_are_done_one_after_the_other(far, n_threads, rng):
+    """Also where they have only rows in common."""
+    m, n, k, times = 64, 512, 64, 12
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    c = np.zeros((m + far, n), np.float32)
+    tape = Tape(np.float32, n_threads)
+    tape.gemm(a, b, c[:m], steady=True)
+    for j in range(times):
+        tape.gemm(a, b, c[far * (j % 2) :][:m], beta=1.0, steady=True)
+    want = np.zeros(c.shape)
+    want[:m] = a @ b * (1 + times / 2 if far else 1 + times)
+    want[far:] += a @ b * (times / 2 if far else 0)
+    for _ in range(10):
+        tape.repeat(0, len(tape), STEPS)
+        np.testing.assert_allclose(c[:m], want[:m], rtol=0, atol=1e-2)
+
+
 def test_a_part_of_the_tape_does_its_products_alone():
     tape = Tape(np.float32, 1)
     a, outs = np.ones((40, 8), np.float32), [np.zeros((40, 8), np.float32) for _ in range(3)]

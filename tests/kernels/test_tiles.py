@@ -545,6 +545,24 @@ def test_sums_of_no_rows_are_written(form, dtype, rng):
     assert (out == 0).all()
 
 
+@pytest.mark.parametrize("n_r", [1, 4, 40])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_a_sign_of_0_times_what_is_not_finite_is_nan(bad, turned, n_r, dtype):
+    """The sum of u sign(m - f) where m is f: NumPy has 0 * infinity there."""
+    u = np.ones((n_r, 3) if turned else (3, n_r), dtype)
+    u = u.T if turned else u
+    u[1, n_r // 2] = bad
+    m, f, out = np.ones((n_r, 33), dtype), np.ones((3, 33), dtype), np.zeros((3, 33), dtype)
+    tape = Tape(dtype, 1)
+    tape.loop(
+        {"p": 3, "r": n_r, "q": 33}, [View(u, "pr"), View(m, "rq"), View(f, "pq")],
+        [("sub", 1, 2), ("sign", 3), ("mul", 0, 4)], [(View(out, "pq"), 5)], reduce=("sum", "r"),
+    )  # fmt: skip
+    tape.run()
+    assert np.isnan(out[1]).all() and (out[[0, 2]] == 0).all()
+
+
 def test_a_tape_has_extents_for_many_layers():
     """Layers that run in patches take up to six each; all had to do with 256."""
     tape, x, out = Tape(np.float64, 1), np.arange(12.0).reshape(3, 4), np.zeros(4)
