@@ -92,21 +92,46 @@ def check_counted(dataset: Dataset) -> None:
     """Check that labels count from 0, as far as they are coded as the classes of a model or not at
     all. Raises DataError.
     """
+    ends = dataset.lengths
     if not dataset.targets:
-        check_not_negative(dataset.y, dataset.name)
+        check_not_negative(dataset.y, dataset.name, ends)
     for part in dataset.targets:
         if part.is_labels and dataset.y is not None:
-            check_not_negative(targets.own(dataset.y, part), f"{dataset.name}: {part.name}")
+            check_not_negative(targets.own(dataset.y, part), f"{dataset.name}: {part.name}", ends)
 
 
-def check_not_negative(y: np.ndarray | None, name: str) -> None:
+def check_not_negative(y: np.ndarray | None, name: str, ends: np.ndarray | None = None) -> None:
+    """Check labels (n,), or (n, steps) of sequences with ``ends`` steps each; None: with all."""
     if y is not None and y.dtype.kind == "i" and y.min() < 0:
-        row = int(np.argmax((y < 0).reshape(len(y), -1).any(axis=1)))
+        is_wrong = y < 0
+        n, place = _n_given(is_wrong, ends, y.shape[-1]), _first(is_wrong)
         raise DataError(
-            f"{name}: label {y[row].min()} in row {row} is negative ({int((y < 0).sum()):,} such "
-            "labels in all); classes count from 0, so remap y; numbers to be learned are a "
-            "column, y.reshape(-1, 1)"
+            f"{name}: label {y[place]} in {_at(place)} is negative ({n:,} such "
+            f"label{'s' * (n != 1)} in all); classes count from 0, so remap y; numbers to be "
+            "learned are a column, y.reshape(-1, 1)"
         )
+
+
+def _n_given(is_wrong: np.ndarray, ends: np.ndarray | None, steps: int) -> int:
+    """How many values (n, steps * size) are wrong, without those behind the ``ends`` of sequences
+    that repeat a wrong one of the last step.
+    """
+    n = int(np.count_nonzero(is_wrong))
+    if ends is None or is_wrong.ndim < 2 or is_wrong.shape[1] % steps:
+        return n
+    each = is_wrong.reshape(len(ends), steps, -1)
+    behind = np.arange(steps) >= ends[:, None]
+    last = each[np.arange(len(ends)), ends - 1]
+    return n - int(np.count_nonzero(each & behind[:, :, None] & last[:, None]))
+
+
+def _first(is_wrong: np.ndarray) -> tuple[int, ...]:
+    """The first place that is True: the row, and the step of labels of steps."""
+    return tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
+
+
+def _at(place: tuple[int, ...]) -> str:
+    return f"row {place[0]:,}" + "".join(f", step {step:,}" for step in place[1:])
 
 
 def check_rows(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
@@ -126,16 +151,21 @@ def check_finite(dataset: Dataset) -> None:
     """
     if dataset._checked:
         return
-    _check_finite(dataset.x, "x", dataset.name, dataset.shape)
+    ends, steps = dataset.lengths, (dataset.shape or (1,))[0]
+    _check_finite(dataset.x, "x", dataset.name, dataset.shape, ends, steps)
     if dataset.y is None:
         return
     for part in dataset.targets:
-        _check_finite(dataset.y[:, part.columns], f"y of {part.name!r}", dataset.name)
+        y = dataset.y[:, part.columns]
+        _check_finite(y, f"y of {part.name!r}", dataset.name, (), ends, steps)
     if not dataset.targets:
-        _check_finite(dataset.y, "y", dataset.name)
+        _check_finite(dataset.y, "y", dataset.name, (), ends, steps)
 
 
-def _check_finite(array: np.ndarray, letter: str, name: str, shape: tuple[int, ...] = ()) -> None:
+def _check_finite(
+    array: np.ndarray, letter: str, name: str, shape: tuple[int, ...] = (),
+    ends: np.ndarray | None = None, steps: int = 1,
+) -> None:  # fmt: skip
     if array.dtype.kind != "f":
         return
     n_rows, n_columns = array.shape
@@ -153,6 +183,8 @@ def _check_finite(array: np.ndarray, letter: str, name: str, shape: tuple[int, .
                 first = (start + row, column, chunk[row, column])
     if first is not None:
         row, column, value = first
+        if ends is not None:
+            count = _n_given(~np.isfinite(array), ends, steps)
         found = "NaN" if np.isnan(value) else "infinity"
         others = f"the first of {count:,} NaN or infinite values"
         if count == 1:
@@ -195,9 +227,11 @@ def check_range(dataset: Dataset, dtype: str) -> None:
                 continue
             rows = np.arange(start, start + len(chunk))
             seen = dataset.read(rows, np.empty(chunk.shape)) if letter == "x" else chunk
-            if len(bad := np.argwhere(np.abs(seen) > most)):
-                row, column = map(int, bad[0])
-                count += len(bad)
+            if (bad := np.abs(seen) > most).any():
+                row, column = _first(bad)
+                ends = dataset.lengths
+                of_rows = None if ends is None else ends[rows]
+                count += _n_given(bad, of_rows, (dataset.shape or (1,))[0])
                 times = f" times {dataset.scale:g}" * (letter == "x" and dataset.scale != 1)
                 first = first or (
                     f"{chunk[row, column]:g}{times} at row {start + row:,}, column {column:,}"
@@ -463,7 +497,7 @@ def check_labels(dataset: Dataset, n_classes: int, layer_name: str) -> None:
             else f"Use net.output({highest + 1}, ...) or remap y"
         )
         raise DataError(
-            f"{dataset.name}: labels contain {highest} (row {int(y.argmax()) // y[0].size:,}), but "
+            f"{dataset.name}: labels contain {highest} ({_at(_first(y == highest))}), but "
             f"{layer_name} has classes 0..{n_classes - 1}; found {distinct:,} distinct "
             f"label{'s' * (distinct != 1)}. {remedy}"
         )

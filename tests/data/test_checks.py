@@ -44,6 +44,29 @@ def test_what_is_missing_in_a_sequence_is_named_by_its_step_and_feature():
         data.as_dataset((x, np.ones((3, 1))))
 
 
+def test_what_fills_a_sequence_up_is_not_counted():
+    x, each = [np.ones((1, 2)), np.ones((6, 2))], [np.zeros(1, int), np.zeros(6, int)]
+    bad = [np.array([[np.nan, 1.0]]), x[1]]
+    with pytest.raises(DataError, match=r"x has NaN at row 0, x\[0, 0, 0\], the only such value"):
+        data.sequences(bad)
+    with pytest.raises(DataError, match="y has NaN at row 0, column 0, the only such value"):
+        data.sequences(x, bad)
+    with pytest.raises(DataError, match="y of 'a' has NaN at row 0, column 0, the only such value"):
+        data.sequences(x, {"a": bad, "b": each})
+    large = data.sequences([np.array([[1e300, 1.0]]), x[1]])
+    with pytest.raises(DataError, match="x has 1e.300 at row 0, column 0, the only such value"):
+        check_range(large, "float32")
+    negative = data.sequences(x, [np.array([-1]), np.array([0, 0, -2, 0, 0, -3])])
+    with pytest.raises(DataError, match=r"label -1 in row 0, step 0 is negative \(3 such labels"):
+        checks.check_counted(negative)
+    one = data.sequences(x, {"a": [each[0], each[1] - (np.arange(6) == 5)], "b": each})
+    with pytest.raises(DataError, match=r"a: label -1 in row 1, step 5 .* \(1 such label in all\)"):
+        checks.check_counted(one)
+    high = data.sequences(x, [each[0], np.array([0, 0, 0, 0, 7, 0])])
+    with pytest.raises(DataError, match=r"labels contain 7 \(row 1, step 4\)"):
+        data.check_labels(high, 2, "output(2, softmax)")
+
+
 def test_a_second_array_is_no_name_of_the_data():
     with pytest.raises(DataError, match=r"got ndarray of shape \(3,\); a pair is one argument"):
         as_dataset(np.ones((3, 2)), np.arange(3))
