@@ -415,6 +415,7 @@ def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> 
         )
     if y.ndim == 2 and are_labels and (size > 1 or y.dtype.kind in NAMED):
         return y
+    check_no_floats(y, size, what)
     if y.shape[2:] not in ((size,), () if size == 1 else (size,)):
         raise DataError(
             f"{what}: y has shape {y.shape}, but each of {steps} steps is answered by {size} "
@@ -422,6 +423,24 @@ def _answers(n: int, y: Array, steps: int, each: bool, size: int, what: str) -> 
         )
     y = y if y.dtype.kind == "f" else y.astype(np.float64)
     return y.reshape(len(y), steps, -1)
+
+
+def check_no_floats(y: Array, size: int, what: str) -> None:
+    """Raise DataError for floating point (n, steps) where labels of ``size`` classes are asked."""
+    if y.ndim != 2 or y.dtype.kind != "f" or size == 1:
+        return
+    if len(places := np.argwhere(np.isnan(y))):
+        row, step = map(int, places[0])
+        raise DataError(
+            f"{what}: y has NaN at row {row:,}, step {step:,}, which is no label; leave the "
+            "sequence out, or give the step a label and the weight 0 (sample_weight), and all "
+            "labels as whole numbers"
+        )
+    raise DataError(
+        f"{what}: y is {y.dtype} of shape {y.shape}, but each step is answered by {size} neurons: "
+        "pass labels as whole numbers, y.astype(int), of a list [one.astype(int) for one in y], or "
+        f"targets {(*y.shape, size)}"
+    )
 
 
 def _of_dataset(

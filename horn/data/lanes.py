@@ -13,7 +13,15 @@ from horn.data import arrays, in_steps
 from horn.data.checks import as_dataset
 from horn.data.classes import NAMED
 from horn.data.dataset import Dataset
-from horn.data.in_steps import Coded, TargetShapes, as_asked, is_ragged, labels_of, with_answers
+from horn.data.in_steps import (
+    Coded,
+    TargetShapes,
+    as_asked,
+    check_no_floats,
+    is_ragged,
+    labels_of,
+    with_answers,
+)
 from horn.errors import DataError
 from horn.formats.tables import names_of_all
 from horn.formats.tensors import apart
@@ -67,6 +75,8 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
         y = y[None] if is_one else y
         if y.shape == (n, steps) and (y.dtype.kind in NAMED or y.dtype.kind in "iu" and size > 1):
             return labels_of(y, where)
+        if y.shape == (n, steps):
+            check_no_floats(y, size, where)
         if y.shape not in ((n, steps, size), *([(n, steps)] if size == 1 else [])):
             raise DataError(
                 f"{where}: y has shape {y.shape}, but of sequences in pieces each step is asked: "

@@ -472,3 +472,24 @@ def test_a_file_of_sequences_is_named(tmp_path, monkeypatch) -> None:
     np.savez("w.npz", x=np.ones((3, 7, 2)), y=np.zeros((3, 7), int), lengths=[1, 7, 2])
     with pytest.raises(DataError, match="^w.npz: the longest of the sequences has 7 steps"):
         each_answered().evaluate(load("w.npz"))
+
+
+@pytest.mark.parametrize("is_list", [True, False])
+def test_labels_of_steps_that_are_floats_are_told_to_be_whole_numbers(is_list: bool) -> None:
+    x, y = np.zeros((3, 4, 2)), np.zeros((3, 4))
+    missing = y.copy()
+    missing[1, 2] = np.nan
+    said = "y is float64 of shape .* pass labels as whole numbers, y.astype.int., of a list"
+    for given, match in ((y, said), (missing, "y has NaN at row 1, step 2, which is no label")):
+        data = ([*x, x[0, :1]], [*given, given[0, :1]]) if is_list else (x, given)
+        with pytest.raises(DataError, match=match):
+            horn.Job(_each_step(steps=4), data)
+    with pytest.raises(DataError, match=said):  # in pieces
+        horn.Job(_each_step(steps=2), (x[0], y[0]), stateful=True)
+
+
+def _each_step(steps: int) -> horn.Network:
+    net = horn.Network(seed=1)
+    net.layer(3, activation="tanh", inputs=[net.input(2, steps=steps), horn.Delayed()])
+    net.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    return net
