@@ -119,7 +119,8 @@ class Job:
     context that are called after each epoch (docs/callbacks.md).
     sample_weight : (n,) numbers from 0, one for each sample of data: a factor of its loss, in the
     loss that is reported and in what is learned. The loss of a batch is the sum of weight times
-    loss divided by the number of its samples, not by the sum of their weights, as in Keras.
+    loss divided by the number of its samples, not by the sum of their weights, as in Keras. Where
+    each step of sequences is judged it may be of steps: (n, steps), or a list of arrays (steps,).
     class_weight : the same by class, {label: weight} (1 for labels that are not there) or
     "balanced": n / (number of classes * samples of the class), as in scikit-learn; where each
     step is answered of steps, (n, steps). The product of both is ``job.data.weight`` then.
@@ -185,7 +186,7 @@ class Job:
                     "Job: sample_weight is one number for each sequence, but the data are one; "
                     "for its steps give horn.data.Dataset(x, y, weight=...) as the data"
                 )
-            data = weighed(data, self.sample_weight)
+            data = weighed(data, self.sample_weight, self.network)
         if isinstance(validation, (int, float)):
             fraction = validation
             data, validation = prepare.held_out(data, validation, self.data)

@@ -18,9 +18,13 @@ from horn.network import Network
 Array = np.ndarray[Any, Any]
 
 
-def weighed(data: Dataset, weight: Any) -> Dataset:
-    """Replace the weights of the data by one per sample. Raises DataError."""
-    return data.with_fields(weight=as_weight(weight, len(data), data.name))
+def weighed(data: Dataset, weight: Any, network: Network) -> Dataset:
+    """Replace the weights of the data by one per sample, or of sequences whose steps are all judged
+    by one per step. Raises DataError.
+    """
+    steps = data.n_features // network.n_inputs if network.steps and network.judges_each else 0
+    weight = as_weight(weight, len(data), data.name, steps, data.lengths)
+    return data.with_fields(weight=weight)
 
 
 def by_class(given: Any, network: Network, target: str | None, data: Dataset) -> Dataset:

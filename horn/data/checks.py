@@ -254,9 +254,9 @@ def check_weights(dataset: Dataset, dtype: str) -> None:
         return
     most, largest = float(np.finfo(dtype).max), float(dataset.weight.max())
     if largest > most:
-        row = int(dataset.weight.argmax()) // dataset.weight[0].size
+        place = _first(dataset.weight == largest)
         raise DataError(
-            f"{dataset.name}: the weight in row {row:,} is {largest:g}: above {most:.2g} it is "
+            f"{dataset.name}: the weight in {_at(place)} is {largest:g}: above {most:.2g} it is "
             f"infinity in {dtype}, in which this network computes; divide all weights "
             "(sample_weight, class_weight) by one number"
         )

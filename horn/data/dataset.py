@@ -36,7 +36,8 @@ class Dataset:
     (n, steps) int64 labels
 
     weight (n,) float32 or float64, the weight of each sample in the training loss; of sequences
-    also (n, steps), of each step; where the rows are the steps of one sequence, of these · None
+    also (n, steps), of each step, not read behind ``lengths``; where the rows are the steps of one
+    sequence, of these · None
 
     Units: ``scale`` is the value of one unit of x, 1/255 for bytes. It is applied when a batch is
     read; x stays as it is stored. y is not scaled. scale_is : "said", also for numbers that are
@@ -88,8 +89,6 @@ class Dataset:
                     "numpy.array(...), or horn.data.as_dataset((x, y)), which converts x and y"
                 )
         arrays.check_shapes(self.x, self.y, self.name)
-        if self.weight is not None:
-            arrays.check_weight(self.weight, len(self.x), self.name)
         if self.targets:
             n = sum(part.size for part in self.targets)
             if self.y is None or self.y.shape[1:] != (n,):
@@ -110,6 +109,9 @@ class Dataset:
             )
         if self.lengths is not None:
             arrays.check_lengths(self.lengths, len(self.x), self.shape, self.name)
+        if self.weight is not None:
+            weight = arrays.checked_weight(self.weight, len(self), self.name, ends=self.lengths)
+            object.__setattr__(self, "weight", weight)
         if self.normalization is not None and not self.normalization.fits(self.n_features):
             raise DataError(
                 f"{self.name}: has {self.n_features:,} features per sample, but was to be "

@@ -146,7 +146,10 @@ def _of_arrays(
     x: np.ndarray, y: Targets, lengths: np.ndarray | None, weight: np.ndarray | None, spec: str
 ) -> Dataset:
     found = _of_samples(x, y, lengths, spec)
-    return found if weight is None else found.with_fields(weight=as_weight(weight, len(x), spec))
+    if weight is None:
+        return found
+    steps = found.shape[0] if len(found.shape) == 2 else 0
+    return found.with_fields(weight=as_weight(weight, len(x), spec, steps, found.lengths))
 
 
 def _of_samples(x: np.ndarray, y: Targets, lengths: np.ndarray | None, spec: str) -> Dataset:

@@ -2,7 +2,8 @@
 
 It expects x and y, or x_train, y_train, x_test, y_test; for several outputs y.NAME of each instead
 of y; for sequences that end early (n, steps, features) also lengths, which may be None; for weights
-of the samples in the training loss (n,) sample_weight. Objects are never unpickled.
+of the samples in the training loss (n,) sample_weight, or (n, steps) of sequences. Objects are
+never unpickled.
 """
 
 from __future__ import annotations

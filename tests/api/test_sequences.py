@@ -207,11 +207,75 @@ def test_no_sequences_are_answered_and_not_learned_from(shape, rng):
     assert model.predict(none).shape == (0, 2)
 
 
-def test_a_weight_for_each_step_is_refused(rng):
+def test_a_weight_for_each_step_is_refused_where_the_last_is_judged(rng):
+    x, y = sequences(rng)
+    each, last = [np.ones(len(one)) for one in x], [one[-1] for one in y]
+    with pytest.raises(DataError, match="one per sample is expected; a sequence has one for all"):
+        horn.Job(network(each_step=False), (x, last), sample_weight=each)
+
+
+def test_weights_of_steps_are_a_list_as_long_as_the_sequences(rng, tmp_path):
+    x, y = sequences(rng, lengths=(3, 5, 2, 5))
+    each = [rng.random(len(one)) for one in x]
+    behind = np.full((4, 5), np.nan)
+    for row, one in zip(behind, each, strict=True):
+        row[: len(one)] = one
+    data = horn.data.sequences(x, y)
+    whole = horn.data.Dataset(data.x, data.y, weight=behind, lengths=data.lengths, shape=data.shape)
+    np.savez(
+        tmp_path / "w.npz", x=data.images, y=data.y, lengths=data.lengths, sample_weight=behind
+    )
+    loaded = horn.data.load(tmp_path / "w.npz")
+    expected = None
+    for given, weight in (
+        ((x, y), each), ((x, y), [list(one) for one in each]), (data, behind), (whole, None),
+        (loaded, None),
+    ):  # fmt: skip
+        job = horn.Job(network(), given, sample_weight=weight, epochs=2, dtype="float64")
+        assert job.data.weight.shape == (4, STEPS) and np.isfinite(job.data.weight).all()
+        loss = horn.train(job, progress=False).history[-1]["loss"]
+        assert loss == (expected := expected or loss)
+    plain = horn.Network(seed=3)
+    plain.layer(3, activation="tanh", inputs=[plain.input(2, steps=STEPS), horn.Delayed()])
+    plain.output(2, activation="softmax", loss="cross_entropy", each_step=True)
+    still = horn.Job(plain, (x, y), horn.SGD(0.0), sample_weight=each, epochs=1, dtype="float64")
+    run = horn.train(still, progress=False)
+    losses = [
+        -np.log(p[np.arange(len(p)), own]) for p, own in zip(run.model.predict(x), y, strict=True)
+    ]
+    total = sum(float((a * w).sum()) for a, w in zip(losses, each, strict=True))
+    assert run.history[-1]["loss"] == pytest.approx(total / sum(map(len, x)))
+
+
+def test_a_wrong_weight_of_a_step_is_told_with_its_place(rng):
     x, y = sequences(rng)
     each = [np.ones(len(one)) for one in x]
-    with pytest.raises(DataError, match="one per sample is expected; a sequence has one for all"):
-        horn.Job(network(), (x, y), sample_weight=each)
+    for wrong, said in (
+        (
+            [*each[:3], each[3] - (np.arange(5) == 4) * 2],
+            r"sample_weight\[3, 4\] is -1; .* the step",
+        ),
+        (
+            [*each[:2], each[0], each[3]],
+            r"sample_weight\[2\] has shape \(3,\), but .* 2 has 2 steps",
+        ),
+        (each[:3], "there are 4 sequences, but 3 in sample_weight"),
+        (np.ones((4, 3)), r"shape \(4, 3\), but \(4,\) is .* or \(4, 6\): one for each step"),
+    ):
+        with pytest.raises(DataError, match=said):
+            horn.Job(network(), (x, y), sample_weight=wrong)
+    with pytest.raises(DataError, match="the weight in row 1, step 2 is 1e.300"):
+        job = horn.Job(
+            network(), (x, y), sample_weight=[each[0], each[1] * (1, 1, 1e300, 1, 1, 1), *each[2:]]
+        )
+        horn.train(job, progress=False)
+
+
+def test_several_stateful_sequences_have_weights_of_steps(rng):
+    x, y = rng.normal(size=(2, 24, 2)), rng.integers(0, 2, (2, 24))
+    weight = rng.random((2, 24))
+    job = horn.Job(network(), (x, y), stateful=True, sample_weight=list(weight))
+    assert np.array_equal(job.data.weight, weight.reshape(8, STEPS))
 
 
 def test_a_stream_is_not_copied(rng):
