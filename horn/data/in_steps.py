@@ -6,6 +6,7 @@ the data, and nothing is learned from them.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -26,6 +27,10 @@ Array = np.ndarray[Any, Any]
 Coded = tuple[Array, Classes | None]  # labels or targets as a Dataset has them, and their classes
 Reads = Callable[[Any, str, str], Coded]  # y, the output's name, and its name in messages
 TargetShapes = Mapping[str, tuple[bool, int]]  # by output: whether each step answers, and its size
+
+logger = logging.getLogger(__name__)
+
+MANY_BYTES, MANY_TIMES = 64 << 20, 10  # of sequences filled up, and as many times the given ones
 
 
 def sequences(
@@ -49,6 +54,7 @@ def sequences(
     if isinstance(x, Dataset):
         raise DataError(f"{x.name}: is a dataset already; pass the arrays that it was made from")
     what, x = name, apart(list(x) if isinstance(x, Iterator) else x)
+    is_filled = False
     names = names_of_all(x, what)
     if _is_list(x):
         if lengths is not None:
@@ -56,7 +62,8 @@ def sequences(
                 f"{what}: a list of arrays says how long each is; leave lengths out, or pass one "
                 "array (n, steps, features)"
             )
-        whole, ends = _of_list(_in_rows(x, what), what, "x")
+        whole, ends = _of_list(_in_rows(x, what), what, "x", steps=steps)
+        is_filled = True
     else:
         whole = _numbers(x, f"{what}: x")
         if whole.ndim > 3:
@@ -84,9 +91,9 @@ def sequences(
     n_before = whole.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
-        return _coded(_targets(y, ends, where), n_before, ends, steps, where)
+        return _coded(*_targets(y, ends, where), n_before, steps, where)
 
-    return with_answers(_dataset(whole, unit, ends, steps, what, names), y, own, what)
+    return with_answers(_dataset(whole, unit, ends, steps, what, names, is_filled), y, own, what)
 
 
 def _in_rows(x: Iterable[Any], what: str) -> list[Any]:
@@ -148,11 +155,13 @@ def _flat(x: Any, shape: tuple[int, ...], n_axes: int) -> Any:
 
 
 def _dataset(
-    x: Array, unit: arrays.Unit, ends: Array, steps: int, what: str, names: tuple[str, ...]
-) -> Dataset:
-    """The dataset of sequences x (n, any steps, features)."""
+    x: Array, unit: arrays.Unit, ends: Array, steps: int, what: str, names: tuple[str, ...],
+    is_filled: bool,
+) -> Dataset:  # fmt: skip
+    """The dataset of sequences x (n, any steps, features). is_filled : behind their ends, too."""
     is_whole, shape = bool((ends == steps).all()), (steps, x.shape[2])
-    rows = filled(x, ends, steps).reshape(len(x), math.prod(shape))
+    given = np.full(len(x), x.shape[1]) if is_filled else ends
+    rows = filled(x, given, steps).reshape(len(x), math.prod(shape))
     found, _ = arrays.as_features(rows, what, unit)
     return Dataset(found, None, unit.scale, what, shape=shape, lengths=None if is_whole else ends,
                    feature_names=names, scale_is=unit.why)  # fmt: skip
@@ -171,8 +180,10 @@ def with_answers(made: Dataset, y: Any, own: Reads, what: str) -> Dataset:
     return as_dataset(made, what)
 
 
-def _coded(y: Array, n_before: int, ends: Array, steps: int, what: str) -> Coded:
-    """y as a Dataset has it: by step where it has the steps that x had before it was filled up."""
+def _coded(y: Array, ends: Array, n_before: int, steps: int, what: str) -> Coded:
+    """y as a Dataset has it: by step where it has the steps that x had before it was filled up.
+    ends : behind which it is not, yet.
+    """
     _check_count(ends, y, what)
     if y.ndim == 3 and y.shape[1] not in (n_before, steps):
         raise DataError(
@@ -204,6 +215,10 @@ def filled(array: Array, ends: Array, steps: int) -> Array:
     n_before = array.shape[1]
     if n_before == steps and (ends == steps).all():
         return array
+    if n_before < steps and (ends == n_before).all():  # no index of every step
+        found = np.empty((len(array), steps, *array.shape[2:]), array.dtype)
+        found[:, :n_before], found[:, n_before:] = array, array[:, -1:]
+        return found
     places = np.minimum(np.arange(steps), ends[:, None] - 1)
     return np.asarray(array[np.arange(len(array))[:, None], places])
 
@@ -231,9 +246,12 @@ def _numbers(x: Any, what: str, is_y: bool = False) -> Array:
     return found
 
 
-def _of_list(x: Any, what: str, letter: str, shape: tuple[int, ...] = ()) -> tuple[Array, Array]:
-    """The sequences of a list as (n, longest, features), and the length of each. shape : of a step,
-    where it is known.
+def _of_list(
+    x: Any, what: str, letter: str, shape: tuple[int, ...] = (), steps: int | None = None
+) -> tuple[Array, Array]:
+    """The sequences of a list as (n, longest, features), each filled up with its last step, and the
+    length of each. shape : of a step, where it is known. steps : the most that one may have; where
+    one has more nothing is filled up.
     """
     each = [_numbers(one, f"{what}: {letter}[{k}]", letter == "y") for k, one in enumerate(x)]
     if not each:
@@ -257,10 +275,31 @@ def _of_list(x: Any, what: str, letter: str, shape: tuple[int, ...] = ()) -> tup
                 f"{width}; give all of them the same"
             )
     ends = np.array([len(one) for one in each])
-    found = np.zeros((len(each), int(ends.max()), width), np.result_type(*each))
+    longest, dtype = int(ends.max()), np.result_type(*each)
+    fits = steps is None or longest <= steps
+    if letter == "x" and fits:
+        _warn_of_room(ends, steps or longest, width * dtype.itemsize, what)
+    found = np.zeros((len(each), longest, width), dtype)
     for row, one in zip(found, each, strict=True):
         row[: len(one)] = one
+        if fits:
+            row[len(one) :] = one[-1]
     return found, ends
+
+
+def _warn_of_room(ends: Array, steps: int, step_bytes: int, what: str) -> None:
+    """Warn where sequences take much more memory filled up than as they are."""
+    given, room, k = int(ends.sum()), len(ends) * steps, int(ends.argmax())
+    if room * step_bytes < MANY_BYTES or room < MANY_TIMES * given:
+        return
+    remedy = f"the network takes {steps:,} steps, which may be fewer"
+    if 2 * ends[k] > steps:
+        remedy = f"sequence {k:,} has {ends[k]:,}; cut or split it, or train with stateful=True"
+    logger.warning(
+        "%s: sequences of %s MB take %s MB, as each is filled up to %s steps: %s",
+        what, f"{given * step_bytes / 2**20:,.3g}", f"{room * step_bytes / 2**20:,.0f}",
+        f"{steps:,}", remedy,
+    )  # fmt: skip
 
 
 def _checked_lengths(lengths: Any, n: int, steps: int, what: str) -> Array:
@@ -282,16 +321,18 @@ def _checked_lengths(lengths: Any, n: int, steps: int, what: str) -> Array:
     return found.astype(np.int64)
 
 
-def _targets(y: Any, ends: Array, what: str) -> Array:
-    """The targets as one array: of each sequence, or (n, longest, ...) of each step."""
+def _targets(y: Any, ends: Array, what: str) -> tuple[Array, Array]:
+    """The targets as one array: of each sequence, or (n, longest, ...) of each step, and the ends
+    behind which it is to be filled up: its own, if it is.
+    """
     y = apart(y)
     if not _is_list(y):
-        return arrays.plain(y, f"{what}: y")
+        return arrays.plain(y, f"{what}: y"), ends
     if not len(y) or all(np.ndim(one) == 0 for one in y):
-        return np.asarray(y)
+        return np.asarray(y), ends
     each = [arrays.plain(one, f"{what}: y[{k}]") for k, one in enumerate(y)]
     if len({one.shape for one in each}) == 1:
-        return np.asarray(each)
+        return np.asarray(each), ends
     if len(each) == len(ends):
         for k, (one, n) in enumerate(zip(each, ends, strict=True)):
             if one.ndim == 0 or len(one) != n:
@@ -301,7 +342,8 @@ def _targets(y: Any, ends: Array, what: str) -> Array:
                     "for each step, or one for each sequence"
                 )
     found, _ = _of_list(y, what, "y")
-    return found[:, :, 0] if all(one.ndim == 1 for one in each) else found
+    found = found[:, :, 0] if all(one.ndim == 1 for one in each) else found
+    return found, np.full(len(ends), found.shape[1])
 
 
 def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes, what: str) -> Any:
@@ -325,34 +367,37 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
     if isinstance(x, str) or not hasattr(x, "__array__") and not _is_list(x):
         return data
     names = names_of_all(x, what)
-    given, (x, ends) = x, _samples(x, steps, shape, what)
+    given, (x, ends, is_filled) = x, _samples(x, steps, shape, what)
     unit = arrays.unit_of(given, x, what)
     here = x.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:
         if name not in shapes and (name or len(shapes) != 1):  # the caller complains
-            return _coded(_targets(y, ends, where), here, ends, steps, where)
+            return _coded(*_targets(y, ends, where), here, steps, where)
         (each, size), y = shapes[name] if name else next(iter(shapes.values())), apart(y)
         if not each and _is_list(y) and is_ragged(y):
             raise DataError(
                 f"{where}: y has an entry for each step, but the network answers by its last step: "
                 "pass one of each sequence, or ask each step: net.output(..., each_step=True)"
             )
-        found = _answers(len(x), _targets(y, ends, where), here, each, size, where)
+        found, behind = _targets(y, ends, where)
+        found = _answers(len(x), found, here, each, size, where)
         if each:
-            return _coded(found, here, ends, steps, where)
+            return _coded(found, behind, here, steps, where)
         _check_count(ends, found, where)  # of sequences, however many numbers they have
         return arrays.as_labels_or_targets(found, where)
 
-    return with_answers(_dataset(x, unit, ends, steps, what, names), y, own, what)
+    return with_answers(_dataset(x, unit, ends, steps, what, names, is_filled), y, own, what)
 
 
-def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Array, Array]:
-    """The samples (n, any steps, features), and the number of steps of each sequence."""
+def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Array, Array, bool]:
+    """The samples (n, any steps, features), the number of steps of each sequence, and whether they
+    are filled up behind these.
+    """
     ends, features, is_listed = None, math.prod(shape), _is_list(x)
     x = list(x) if is_listed else x
     if isinstance(x, list) and (not x or is_ragged(x)):
-        x, ends = _of_list(x, what, "x", shape)
+        x, ends = _of_list(x, what, "x", shape, steps)
     x = arrays.plain(x, f"{what}: x")
     if x.shape[2:] == shape:  # of lists of numbers
         x = x.reshape(*x.shape[:2], features)
@@ -378,7 +423,7 @@ def _samples(x: Any, steps: int, shape: tuple[int, ...], what: str) -> tuple[Arr
         )
     if is_flat:
         x = x.reshape(len(x), steps, features)
-    return x, np.full(len(x), x.shape[1]) if ends is None else ends
+    return x, np.full(len(x), x.shape[1]) if ends is None else ends, ends is not None
 
 
 def _check_count(ends: Array, y: Array, what: str) -> None:

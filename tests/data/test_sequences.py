@@ -1,5 +1,6 @@
 """Sequences of any lengths as data: what is made of them, and what is refused."""
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 import horn
-from horn.data import load, sequences
+from horn.data import in_steps, load, sequences
 from horn.errors import DataError
 
 RAGGED = [np.arange(6.0).reshape(3, 2), np.ones((1, 2)), np.full((2, 2), 7.0)]
@@ -23,12 +24,36 @@ def test_lists_are_filled_up_with_their_last_steps():
     assert sequences(np.array([None, *RAGGED], object)[1:]).lengths.tolist() == [3, 1, 2]
 
 
+def test_one_long_sequence_among_short_ones_is_warned_of(monkeypatch, caplog) -> None:
+    short, long = [np.ones((2, 2))] * 30, np.zeros((40, 2))
+    sequences([*short, long])
+    assert not caplog.messages  # a little memory
+    monkeypatch.setattr(in_steps, "MANY_BYTES", 10_000)
+    sequences([*short, *short, np.zeros((10, 2))])
+    assert not caplog.messages  # not many times as much
+    sequences([*short, long])
+    assert "as each is filled up to 40 steps: sequence 30 has 40; cut or split it" in caplog.text
+    caplog.clear()
+    horn.Job(_each_step(steps=60), ([*short, long[:3]], [np.zeros(2, int)] * 30 + [[0, 0, 0]]))
+    assert "filled up to 60 steps: the network takes 60 steps, which may be fewer" in caplog.text
+
+
+def test_lists_are_filled_up_in_the_memory_that_they_are_kept_in() -> None:
+    short, long = [np.ones((2, 64))] * 30, np.zeros((400, 64))
+    tracemalloc.start()
+    data = sequences([*short, long], [*([np.zeros(2)] * 30), np.ones(400)])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1.5 * data.x.nbytes
+    assert data.images[0].min() == 1.0
+
+
 def test_labels_and_targets_of_each_step():
     data = sequences(RAGGED, [np.array([0, 1, 0]), np.array([2]), np.array([1, 1])])
     assert data.y.tolist() == [[0, 1, 0], [2, 2, 2], [1, 1, 1]] and data.y.dtype == np.int64
     targets = [np.ones((3, 2)), np.zeros((1, 2)), np.ones((2, 2))]
     assert sequences(RAGGED, targets).y.shape == (3, 6)
-    assert sequences(RAGGED, [[0.5, 1, 2], [3], [4, 5]]).y.tolist()[2] == [4, 5, 0]
+    assert sequences(RAGGED, [[0.5, 1, 2], [3], [4, 5]]).y.tolist()[2] == [4, 5, 5]
     assert sequences(RAGGED, np.zeros((3, 4))).y.shape == (3, 4)  # four numbers of each sequence
 
 
