@@ -13,14 +13,15 @@ import numpy as np
 from horn import losses
 from horn.answers import answers
 from horn.backends import Array
-from horn.data import Dataset
+from horn.data import Dataset, arrays, in_steps
 from horn.data.classes import Classes, as_array
-from horn.errors import ModelError
+from horn.errors import DataError, ModelError
 from horn.layers import Layer
 from horn.model_engines import ModelEngines
 from horn.model_inputs import ModelInputs, lengths_of
 from horn.network import Network
 from horn.outputs import part_of
+from horn.stream import alike
 
 
 @dataclass
@@ -38,12 +39,41 @@ class ModelAnswers:
     inputs: ModelInputs
     engines: ModelEngines
 
-    def of(self, x: Any, labels: bool) -> Any:
-        """The outputs for each sample, or the labels; for several outputs by their names."""
+    def of_list(self, x: list[Any], lengths: Array, labels: bool) -> Any:
+        """The same of sequences of different lengths: those of like lengths together, so that one
+        long sequence among short ones does not fill all of them up.
+        """
+        arrays.unit_of(x, np.empty(0), "x")  # one type, if some are bytes
+        found: list[Any] = [None] * len(x)
+        try:
+            for rows in alike(lengths, 1, 2 * int(lengths.sum())):
+                part = in_steps.sequences([x[k] for k in rows])
+                self._put(found, rows, self.of(part, labels, rows))
+        except DataError:
+            self.inputs.whole(in_steps.sequences(x))  # which names the row among all
+            raise
+        if not self.network.has_several:
+            return found if self.network.last.each_step else np.stack(found)
+        each = {output.name: [one[output.name] for one in found] for output in self.network.outputs}
+        return {
+            output.name: each[output.name] if output.each_step else np.stack(each[output.name])
+            for output in self.network.outputs
+        }
+
+    def _put(self, found: list[Any], rows: Array, answers: Any) -> None:
+        """Put the answers to some sequences in their places."""
+        for at, k in enumerate(rows):
+            is_by_name = isinstance(answers, Mapping)
+            found[k] = {n: a[at] for n, a in answers.items()} if is_by_name else answers[at]
+
+    def of(self, x: Any, labels: bool, drawn: Array | None = None) -> Any:
+        """The outputs for each sample, or the labels; for several outputs by their names. drawn :
+        of sequences that are heard in pieces, however long: as of ``answers_of``.
+        """
         if self.network.has_several:
-            return self._of_each(x, labels)
-        if self.inputs.is_long(x):
-            found = self._of_long(x)
+            return self._of_each(x, labels, drawn)
+        if drawn is not None or self.inputs.is_long(x):
+            found = self._of_long(x, drawn)
             found = self.labels(found) if labels else found
             ends = lengths_of(x) if self.network.last.each_step else None
             return found if ends is None else _cut(found, ends, is_array=False)
@@ -58,11 +88,11 @@ class ModelAnswers:
             return named
         return _cut(named, data.lengths, is_array=getattr(x, "ndim", 0) > 1)
 
-    def _of_each(self, x: Any, labels: bool) -> dict[str, Array]:
+    def _of_each(self, x: Any, labels: bool, drawn: Array | None) -> dict[str, Array]:
         """The same of several outputs, by their names."""
         network, lengths = self.network, None
-        if self.inputs.is_long(x):
-            sent, is_one = self._sent_of_long(x), self.inputs.is_one_sequence(x)
+        if drawn is not None or self.inputs.is_long(x):
+            sent, is_one = self._sent_of_long(x, drawn), self.inputs.is_one_sequence(x)
             lengths = lengths_of(x)
         else:
             data, is_one = self.inputs.dataset(x, "x"), False
@@ -103,16 +133,16 @@ class ModelAnswers:
         network = self.network.alone(output) if self.network.has_several else self.network
         return answers(network, self.target, np.empty((0, 1))) == "side"
 
-    def _of_long(self, x: Any) -> Array:
+    def _of_long(self, x: Any, drawn: Array | None) -> Array:
         """The answers to sequences with more steps than ``net.input`` has."""
-        found = self._sent_of_long(x)
+        found = self._sent_of_long(x, drawn)
         found = found if self.network.last.each_step else found[:, -1]
         return found[0] if self.inputs.is_one_sequence(x) else found
 
-    def _sent_of_long(self, x: Any) -> Array:
+    def _sent_of_long(self, x: Any, drawn: Array | None) -> Array:
         """The outputs at each step of such sequences, side by side."""
         self.inputs.check_pieces()
-        return self.engines.answers_of_pieces(self.inputs.whole(x))
+        return self.engines.answers_of_pieces(self.inputs.whole(x), drawn)
 
     def labels(self, outputs: Any) -> Any:
         """The labels that outputs name: ``Model.labels_of``."""

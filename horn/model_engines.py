@@ -12,7 +12,6 @@ import numpy as np
 from horn import metrics
 from horn.backends import Array, Setup, is_compiled, make, target_kind
 from horn.data import Dataset
-from horn.data.in_steps import filled
 from horn.description import Description, rebuild
 from horn.evaluation import measure
 from horn.initial import sparse_edges
@@ -81,15 +80,21 @@ class ModelEngines:
                 found = self._ready(asked).outputs(x, lengths=lengths, first=start)
             yield rows, found
 
-    def answers_of_pieces(self, data: Dataset) -> Array:
-        """The outputs at each step, side by side, of sequences with more steps than the network."""
+    def answers_of_pieces(self, data: Dataset, drawn: Array | None = None) -> Array:
+        """The outputs at each step, side by side, of sequences with more steps than the network;
+        those of the last step behind it. drawn : as of ``answers_of``.
+        """
         with self.lock:
             self._check_learned("answers of pieces")
             if self._of_pieces is None:
                 network = self.as_learned()
                 self._of_pieces = self._engine_of(network.of_steps(steps_of_piece(network)))
-            sent = answers_of(self._of_pieces, data, self._of_pieces.network, self.dtype)
-        return sent if data.lengths is None else filled(sent, data.lengths, sent.shape[1])
+            network = self._of_pieces.network
+            sent = answers_of(self._of_pieces, data, network, self.dtype, drawn)
+        if data.lengths is not None:
+            for row, n in zip(sent, data.lengths, strict=True):
+                row[n:] = row[n - 1]
+        return sent
 
     def measured(self, data: Dataset, wanted: tuple[Metric, ...]) -> dict[str, float]:
         """The losses and metrics of these data."""

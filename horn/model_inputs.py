@@ -148,21 +148,33 @@ class ModelInputs:
         is_one = not isinstance(x, Dataset) and self.is_one_sequence(x)
         return is_one and len(x) <= self.network.steps
 
-    def sequences(self, x: Any) -> Any:
-        """Sequences of different lengths, some with more steps than ``net.input`` has, as a
-        dataset; a column or an array of sequences as a list; anything else unchanged.
-        """
+    def listed(self, x: Any) -> Any:
+        """A column, a tuple or an array of sequences as a list; anything else unchanged."""
         steps, shape = self.network.steps, self.network.layers[0].shape
         x = apart(in_steps.flat(in_steps.in_a_row(x, shape), shape)) if steps else x
-        x = list(x) if steps and isinstance(x, tuple) and len(x) != 2 else x  # two are (x, y)
+        return list(x) if steps and isinstance(x, tuple) and len(x) != 2 else x  # two are (x, y)
+
+    def lengths_of_list(self, x: Any) -> Array | None:
+        """The lengths of ``listed`` sequences of different ones, where some have more steps than
+        ``net.input`` has; None of anything else, also of what has steps of another shape.
+        """
+        steps, features = self.network.steps, self.network.n_inputs
         if not steps or not isinstance(x, list) or not in_steps.is_ragged(x):
-            return x
-        if max(len(one) if hasattr(one, "__len__") else 0 for one in x) <= steps:
-            return x
-        if max(map(np.ndim, x)) > 2:
-            return x  # steps of another shape
-        found = in_steps.sequences(x)
-        return found if found.shape[1:] == (self.network.n_inputs,) else x
+            return None
+        lengths = np.array([len(one) if hasattr(one, "__len__") else 0 for one in x])
+        if lengths.max() <= steps or max(map(np.ndim, x)) > 2:
+            return None
+        fit = [np.shape(one)[1:] == (features,) or features == np.ndim(one) == 1 for one in x]
+        if any(fit) and not all(fit):
+            in_steps.sequences(x)  # which raises the error
+        return lengths if all(fit) else None
+
+    def sequences(self, x: Any) -> Any:
+        """As ``listed``, but sequences of which some have more steps than ``net.input`` has as a
+        dataset.
+        """
+        x = self.listed(x)
+        return x if self.lengths_of_list(x) is None else in_steps.sequences(x)
 
     def whole(self, x: Any) -> Dataset:
         """Sequences with more steps than ``net.input`` has, as a dataset."""

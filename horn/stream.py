@@ -174,16 +174,19 @@ class ModelStream:
         self.at, self._sample = 0, sample
 
 
-def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) -> Array:
+def answers_of(
+    engine: StepEngine, data: Dataset, network: Network, dtype: Any, drawn: Array | None = None
+) -> Array:
     """The answers at each step of sequences of any length, (n, steps, n_outputs), which are heard
     in pieces; behind the end of a sequence they are any. engine : of ``network``, with an answer at
-    each step. data : whole sequences.
+    each step. data : whole sequences. drawn (n,) : the numbers of the sequences, by which their
+    neurons draw; None: their rows.
     """
     steps, features, (_, outputs) = network.steps, network.n_inputs, network.answers
     n, length = len(data), data.n_features // features
     ends = np.full(n, length) if data.lengths is None else data.lengths
     found = np.zeros((n, length, outputs), dtype)
-    for rows in _alike(ends, steps, NUMBERS // max(features, outputs)):
+    for rows in alike(ends, steps, NUMBERS // max(features, outputs)):
         longest = int(ends[rows[0]])
         count, numbers = -(-longest // steps), longest * features
         x = np.zeros((len(rows), count * steps * features), dtype)
@@ -191,12 +194,13 @@ def answers_of(engine: StepEngine, data: Dataset, network: Network, dtype: Any) 
         x[:, :numbers] = heard.read(rows, np.empty((len(rows), numbers), dtype))
         # One that is over hears a step of each piece, and nobody its answers.
         here = np.clip(ends[rows, None] - steps * np.arange(count), 1, steps).ravel()
-        sent = engine.outputs(x.reshape(len(here), -1), here, count, first=rows)
+        first = rows if drawn is None else drawn[rows]
+        sent = engine.outputs(x.reshape(len(here), -1), here, count, first=first)
         found[rows, :longest] = sent.reshape(len(rows), count * steps, -1)[:, :longest]
     return found
 
 
-def _alike(lengths: Array, piece: int, most: int) -> Iterator[Array]:
+def alike(lengths: Array, piece: int, most: int) -> Iterator[Array]:
     """The rows of sequences to be heard together, the longest first: none has less than half of its
     steps, and all, as long as it is, have at ``most`` so many together. piece : at least as many
     steps are heard of each.
@@ -205,8 +209,8 @@ def _alike(lengths: Array, piece: int, most: int) -> Iterator[Array]:
     start = 0
     while start < len(rows):
         longest = lengths[rows[start]]
-        alike = np.searchsorted(-lengths[rows], -longest / 2, side="right")
-        stop = min(alike, start + max(most // max(longest, piece), 1))
+        shorter = np.searchsorted(-lengths[rows], -longest / 2, side="right")
+        stop = min(shorter, start + max(most // max(longest, piece), 1))
         yield rows[start:stop]
         start = stop
 

@@ -3,6 +3,7 @@
 import copy
 import datetime
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -276,6 +277,61 @@ def test_several_stateful_sequences_have_weights_of_steps(rng):
     weight = rng.random((2, 24))
     job = horn.Job(network(), (x, y), stateful=True, sample_weight=list(weight))
     assert np.array_equal(job.data.weight, weight.reshape(8, STEPS))
+
+
+class Drawing(horn.Neuron):
+    """Adds a number that is drawn anew at every step."""
+
+    def forward(self, messages):
+        self.feedforward(tanh(sum(m.input * m.weight for m in messages)) + self.normal(0.0, 0.1))
+
+
+@pytest.mark.parametrize("outputs", ["each", "last", "several"])
+def test_a_long_sequence_among_short_ones_does_not_fill_them_up(rng, outputs):
+    net = horn.Network(seed=3)
+    memory = net.layer(
+        3, neuron=Drawing, inputs=[net.input(2, steps=STEPS), horn.Delayed()], name="memory"
+    )
+    names = {"each": ["a"], "last": ["b"], "several": ["a", "b"]}[outputs]
+    for name in names:
+        net.output(2, activation="softmax", loss="cross_entropy", name=name, inputs=[memory],
+                   each_step=name == "a")  # fmt: skip
+    model = horn.Model(net, net.initial_parameters(), dtype="float64")
+    x = [rng.normal(size=(n, 2)) for n in (3, 2000, 1, 3, 40, 25, *[3] * 100)]
+    said = model.record(x, *names)
+    model.predict(x[3:6])  # compiles
+    tracemalloc.start()
+    found = model.predict(x)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < len(x) * x[1].nbytes  # were all as long
+    labels = model.predict(x, labels=True)
+    for name in names:
+        own = found if len(names) == 1 else found[name]
+        own_labels = labels if len(names) == 1 else labels[name]
+        assert isinstance(own, list) == (name == "a") and len(own) == len(x)
+        for k, one in enumerate(x):
+            expected = said[name][k] if name == "a" else said[name][k][-1]
+            assert own[k].shape == ((len(one), 2) if name == "a" else (2,))
+            np.testing.assert_allclose(own[k], expected, rtol=1e-9, atol=1e-12)
+            assert np.array_equal(own_labels[k], own[k].argmax(axis=-1))
+
+
+def test_what_is_wrong_among_long_and_short_sequences_is_told_with_its_row(rng):
+    model = trained(network(), sequences(rng))
+    x = [rng.normal(size=(n, 2)) for n in (2, 50, 3, 4)]
+    bad = [one.copy() for one in x]
+    bad[2][1, 0] = np.nan
+    odd = [*x[:3], np.ones((4, 3))]
+    empty = [*x[:2], np.ones((0, 2)), x[3]]
+    for given, said in (
+        (bad, r"x has NaN at row 2, x\[2, 1, 0\], the only such value"),
+        (odd, r"x\[3\] has 3 numbers per step, but x\[0\] has 2"),
+        (empty, r"x\[2\] is empty; leave the sequence out"),
+        ([*x[:3], np.ones((4, 2), np.uint8)], "some arrays of the list x are bytes"),
+    ):
+        with pytest.raises(DataError, match=said):
+            model.predict(given)
 
 
 def test_a_stream_is_not_copied(rng):
