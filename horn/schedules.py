@@ -156,9 +156,10 @@ def check(learning_rate: Any, where: str) -> None:
                 f"number, as  lambda iteration: 0.1 / (1 + iteration / 100); "
                 f"{learning_rate.__name__} takes {code.co_argcount} arguments"
             )
-    is_class = isinstance(learning_rate, type)
+    is_wrong = isinstance(learning_rate, (type, bool))
     is_schedule = mistakes.is_function(learning_rate) or hasattr(learning_rate, "at")
-    if not isinstance(learning_rate, (int, float)) and (is_class or not is_schedule):
+    is_number = isinstance(learning_rate, (int, float))
+    if is_wrong or not (is_number or is_schedule):
         raise ModelError(
             f"{where}: learning_rate is a number, a schedule such as horn.Cosine(0.1, 1000), or a "
             f"function of the iteration that returns it; got {learning_rate!r}"
@@ -180,23 +181,24 @@ def rate(learning_rate: LearningRate, iteration: int) -> float:
         raised = None if error.__traceback__ is None else error.__traceback__.tb_next
         line = "" if raised is None else texts.shown(ask, raised.tb_lineno)
         raise HornError(
-            f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, but it "
+            f"the learning rate of {called(ask)}({iteration}) must be a number from 0, but it "
             f"raised {described(error)}{line}"
         ) from error
     try:
-        value = float(found)
+        value = math.nan if isinstance(mistakes.plain(found), (bool, str, bytes)) else float(found)
     except (TypeError, ValueError):
         value = math.nan
     if not 0.0 <= value < math.inf:
         code = getattr(ask, "__code__", None)
         line = "" if code is None else texts.shown(ask, code.co_firstlineno)
         raise ModelError(
-            f"the learning rate of {_called(ask)}({iteration}) must be a number from 0, got "
+            f"the learning rate of {called(ask)}({iteration}) must be a number from 0, got "
             f"{found!r}{line}"
         )
     return value
 
 
-def _called(function: Any) -> str:
-    """The name of a function or method, without the function that it was defined in."""
-    return str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]
+def called(function: Any) -> str:
+    """The name of a function, a method or a callable's class, without the function around it."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return str(name).rpartition("<locals>.")[2]

@@ -19,6 +19,7 @@ from horn.neuron import State, SynapseState, declared, has_backward, mentions
 from horn.outputs import check, check_defined, has_answers
 from horn.strategies.allreduce import AllReduce
 from horn.training.run_settings import RunSettings
+from horn.training.steady_rate import SteadyRate
 
 logger = logging.getLogger(__name__)
 
@@ -143,6 +144,9 @@ def check_described(job: Job, backend: str) -> None:
     check_metrics(job)
     check_learns(job)
     formulas.check(job.optimizer, is_compiled(backend, job.network))
+    rate = SteadyRate(job.optimizer)
+    rate.note(0)
+    rate.check()
     if is_compiled(backend, job.network):
         for aggregate in job.aggregates.values():  # now, not after the first epoch
             read_aggregate(aggregate)

@@ -26,6 +26,7 @@ from horn.training.deadline import Interrupted
 from horn.training.history import History
 from horn.training.loop import TrainingLoop
 from horn.training.loop_control import LoopControl
+from horn.training.steady_rate import SteadyRate
 
 Arrays = tuple[Mapping[str, Array], Mapping[str, Array]]  # parameters, states
 
@@ -151,6 +152,10 @@ class Hooks:
         if not is_kept:
             self._model = None
             context.tell(_model=None if hook == "on_train_begin" else self._made)
+        steady_rate = SteadyRate(self.job.optimizer)
+        if context.iteration < context.n_iterations:
+            with suppress(HornError):  # the next update tells it
+                steady_rate.note(context.iteration)
         measured = dict(context.row or {})
         for callback in self.callbacks:
             if self.failure is not None or not defines(callback, hook):
@@ -162,6 +167,7 @@ class Hooks:
                     wrong = _settled(measured, context.row)
                 if wrong:
                     raise JobError(wrong)
+                steady_rate.check()
             except Interrupted as late:
                 late.where = f"in callback {name_of(callback)}, {hook}"
                 if context._model is not None and self._lost is None:

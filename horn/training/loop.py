@@ -19,6 +19,7 @@ from horn.aggregates import COLUMNS
 from horn.backends import Array, Engine
 from horn.errors import Stopped, Timeout
 from horn.job import Job
+from horn.schedules import SettableRate
 from horn.training.batches import BatchSource
 from horn.training.cursor import Cursor, plain, plain_row
 from horn.training.deadline import Deadline
@@ -28,6 +29,7 @@ from horn.training.loop_control import LoopControl
 from horn.training.loss_journal import EpochSums, LossJournal
 from horn.training.measuring import Measuring
 from horn.training.progress import Progress
+from horn.training.steady_rate import SteadyRate
 
 
 @dataclass
@@ -107,6 +109,7 @@ class TrainingLoop:
         self.guard = DivergenceGuard(self.job, self.engine, is_share, views)
         self.measuring = Measuring(self.job, self.engine, self.batches.take is not None)
         self._ends_at = self.deadline.at  # monotonic, which perf_counter is, too
+        self.steady_rate = SteadyRate(self.job.optimizer)
         self.recalled: dict[str, Any] = {}  # callbacks' state in the cursor of a resumed loop
         self.history, self.own = History(), OwnLoss()
         self.iteration = self.epoch = 0
@@ -232,6 +235,8 @@ class TrainingLoop:
         n_steps = min(job.iterations_per_epoch, n_iterations - self.iteration + n_before)
         next_report_s = begun + self.watcher.interval_s
         batches = self.batches.read(order, n_before, n_steps, self._gives_up)
+        is_settable = isinstance(job.optimizer.learning_rate, SettableRate)
+        rate: float | None = None
         for number in range(n_before, n_steps):
             control.before_update(self.iteration)
             batch = next(batches, None)
@@ -257,6 +262,8 @@ class TrainingLoop:
                 mean = self.total / (self.done - self.unseen)
                 self.watcher.step(epoch, self.iteration, mean, speed)
             self._check_time(now)
+            if is_settable:
+                rate = job.optimizer.rate(self.iteration - 1)  # a callback may set another
             if control.after_update(epoch, self.iteration, loss):
                 self.is_ended = True
                 break
@@ -264,13 +271,16 @@ class TrainingLoop:
                 control.at_boundary()  # here: a longer run goes on within this epoch
             elif number + 1 < n_steps and control.at_boundary():
                 return None
+        self.steady_rate.check()
+        self.steady_rate.note(self.iteration - 1)
+        self.steady_rate.check()
         now = perf_counter()
         n_seen = self.done - self.unseen
         return dict.fromkeys((*COLUMNS, *job.aggregates)) | {
             "epoch": epoch,
             "iteration": self.iteration,
             "loss": self.total / n_seen if n_seen and job.network.is_judged else None,
-            "learning_rate": job.optimizer.rate(self.iteration - 1),
+            "learning_rate": job.optimizer.rate(self.iteration - 1) if rate is None else rate,
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }

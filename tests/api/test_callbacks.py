@@ -167,6 +167,15 @@ def test_the_learning_rate_may_be_set(backend):
     assert bits(run) == bits(horn.train(by_schedule, backend=backend))
 
 
+def test_the_history_has_the_rate_of_the_last_update_and_not_the_next():
+    class Falling(horn.Callback):
+        def on_batch_end(self, context):
+            context.learning_rate /= 2
+
+    run = horn.train(job(callbacks=[Falling()], batch_size=320, epochs=2))
+    assert run.history["learning_rate"] == [0.05, 0.0125]
+
+
 def test_a_schedule_keeps_its_form_when_the_rate_is_set():
     def to_a_tenth(context: TrainingContext) -> None:
         if context.epoch == 1:
@@ -740,7 +749,7 @@ def test_a_schedule_may_be_a_plain_function():
     assert warm.history["learning_rate"] == [pytest.approx(falling(19) / 2)]
 
 
-@pytest.mark.parametrize("given", ["0.1", [0.1], horn.Step, object()])
+@pytest.mark.parametrize("given", ["0.1", [0.1], True, horn.Step, object()])
 def test_what_is_no_rate_is_refused_where_it_is_given(given):
     with pytest.raises(horn.ModelError, match="SGD: learning_rate is a number, a schedule such as"):
         horn.SGD(given)

@@ -92,3 +92,102 @@ def test_a_rate_that_is_no_number_from_0_names_the_function_and_the_iteration(sc
         HornError, match=r"of Exponential.at\(35\) .* it raised OverflowError: .*\)$"
     ):
         rate(Exponential(0.1, 1e9), 35)
+
+
+RATES = [0.1]
+
+
+def of_a_list(iteration):
+    return RATES[0]
+
+
+@dataclass
+class OfItsOwn:
+    initial: float = 0.1
+
+    def at(self, iteration):
+        return self.initial
+
+
+class Counts:
+    asked = 0
+
+    def __call__(self, iteration):
+        self.asked += 1
+        return 0.1 / self.asked
+
+
+class RandomRate(horn.SGD):
+    def rate(self, iteration):
+        return 0.1 * np.random.rand()
+
+
+def regression(optimizer, *callbacks, **more):
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(1, loss="squared_error")
+    data = np.ones((6, 2)), np.ones((6, 1))
+    settings = {"batch_size": 2, "epochs": 3} | more
+    return horn.Job(net, data, optimizer, callbacks=callbacks, **settings)
+
+
+@pytest.mark.parametrize(
+    "optimizer, called",
+    [
+        (horn.SGD(lambda iteration: 0.1 * np.random.rand()), "<lambda>"),
+        (horn.SGD(Counts()), "Counts"),
+        (horn.SGD(Warmup(2, Counts())), "Warmup.at"),
+        (RandomRate(), "RandomRate.rate"),
+    ],
+)
+def test_a_rate_that_is_another_each_time_is_refused(optimizer, called):
+    """Each task, and history, had one of its own."""
+    with pytest.raises(ModelError, match=rf"of {called}\(0\) was .* a function of the iteration"):
+        horn.train(regression(optimizer))
+
+
+def test_a_rate_that_is_another_each_time_only_later_is_refused_after_that_epoch():
+    shaken = horn.SGD(lambda iteration: 0.1 if iteration < 5 else 0.1 * np.random.rand())
+    with pytest.raises(ModelError, match=r"<lambda>\(5\) was .*, and is .* when it is asked again"):
+        horn.train(regression(shaken))
+
+
+def test_a_rate_that_something_else_than_a_callback_changes_is_refused(tmp_path):
+    (tmp_path / "rate").write_text("0.1")
+    read = horn.SGD(lambda iteration: float((tmp_path / "rate").read_text()) * (iteration > 0))
+
+    def progress(row):
+        (tmp_path / "rate").write_text(str(0.1 / row["epoch"]))
+
+    with pytest.raises(ModelError, match=r"<lambda>\(5\) was 0.1, and is 0.05 when"):
+        horn.train(regression(read), progress=progress)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("where", [{}, {"tasks": 2}, {"groups": 2}], ids=str)
+@pytest.mark.parametrize("schedule", [of_a_list, OfItsOwn()], ids=["list", "attribute"])
+def test_a_callback_that_changes_what_a_schedule_reads_is_refused_on_every_path(where, schedule):
+    """One task followed the change, several did not."""
+
+    def halve(context):
+        RATES[0] /= 2
+        if not callable(schedule):
+            schedule.initial /= 2
+
+    RATES[0] = 0.1
+    if not callable(schedule):
+        schedule.initial = 0.1
+    job = regression(horn.SGD(schedule), halve)
+    told = (
+        r"halve, on_epoch_end of epoch 1: .*\(0\) was 0.1, and is 0.05 .* context.learning_rate ="
+    )
+    with pytest.raises(horn.CallbackError, match=told) as caught:
+        horn.train(job, **where)
+    assert caught.value.run.history["learning_rate"] == [0.1]
+
+
+@pytest.mark.parametrize("value", ["0.1", b"0.1", True, np.True_])
+def test_a_text_or_a_bool_is_no_rate(value):
+    with pytest.raises(ModelError, match="must be a number from 0, got"):
+        rate(lambda iteration: value, 0)
+    assert rate(lambda iteration: np.float32(0.5), 0) == 0.5
