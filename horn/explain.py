@@ -158,8 +158,8 @@ def unreached(network: Network) -> list[tuple[str, list[str]]]:
     sentences = []
     for layer, silent, is_reached in reversed(found):
         if silent := [array for array in silent if array not in learned]:
-            output = read[layer.index][0].output
-            sentences.append((_unreached(network, layer, silent, is_reached, output), silent))
+            forward = read[layer.index][0]
+            sentences.append((_unreached(network, layer, silent, is_reached, forward), silent))
     return sentences
 
 
@@ -315,10 +315,10 @@ def _leads_to_no_loss(network: Network, layer: Layer) -> str:
 
 
 def _unreached(
-    network: Network, layer: Layer, silent: list[str], reached: bool, output: ir.Node
+    network: Network, layer: Layer, silent: list[str], reached: bool, forward: ForwardIR
 ) -> str:
-    """The sentence on a layer's arrays that never learn. output : what its neurons send."""
-    unread = _unread(layer, output)
+    """The sentence on a layer's arrays that never learn. forward : of its neurons."""
+    unread = _unread(layer, forward.output)
     name = layer.neuron.__name__
     said = f"layer {layer.index} {layer.name!r}: {', '.join(silent)} will never learn"
     words = ", ".join(dict.fromkeys(unread.values()))
@@ -328,7 +328,7 @@ def _unreached(
             "its declaration out"
         )
     of_parameters = {f"{layer.name}.{each}" for each in layer.parameters}
-    read = {each for each in layer.weights if derive.weight(each) in ir.walk(output)}
+    read = {each for each in layer.weights if derive.weight(each) in ir.walk(forward.output)}
     if not read and of_parameters.isdisjoint(silent):
         ones = " (the 1 of the bias is among its messages: bias=False leaves it out)"
         return (
@@ -342,6 +342,17 @@ def _unreached(
             "these. Read it there too (the bias has no name: it is in messages alone), say "
             "bias=False where the bias is not read, or leave it as it is"
         )
+    without = f". What {name} feeds forward is made without {words}" if unread else ""
+    if forward.pushes:  # its weights learn by that
+        first = next(each for each in layer.parameters if f"{layer.name}.{each}" in silent)
+        write = "Make it"
+        if layer.kind == "hidden":
+            write = f'Write backward with self.push(..., to="{first}"), or make it'
+        return (
+            f"{said}: {name} pushes in forward, a rule of its own that no gradient passes, and a "
+            f"Parameter has no other. {write} a horn.State, which forward "
+            f"assigns, or a constant{without}"
+        )
     if not reached and (why := _leads_to_no_loss(network, layer)):
         return f"{said}: {why}"
     why = f"{name}.forward has no derivative by them: floor, sign and comparisons pass none"
@@ -350,5 +361,5 @@ def _unreached(
         why = f"its loss {layer.loss.name!r} is flat" if layer.loss and layer.answers else why
     return (
         f"{said}: {why}. Let one through, as z + horn.math.stop_gradient(horn.math.sign(z) - z) "
-        "does, write backward, or push in forward"
-    ) + (f". What {name} feeds forward is made without {words}" if unread else "")
+        f"does, write backward, or push in forward{without}"
+    )

@@ -251,3 +251,48 @@ def test_a_parameter_that_is_not_read_never_learns():
     (said,) = explain.never_learn(network(Forgotten))
     assert "layer1.scale will never learn: what Forgotten feeds forward" in said
     assert "without self.scale." in said and "stop_gradient" not in said
+
+
+class HebbWithGain(horn.Neuron):
+    gain = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        y = self.gain * sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * m.input)
+        self.feedforward(y)
+
+
+class TaughtGain(HebbWithGain):
+    def backward(self, messages):
+        g = sum(m.delta * m.weight for m in messages)
+        self.push(g * self.output, to="gain")
+        self.backpropagate(g)
+
+
+class KeptGain(HebbWithGain):
+    gain = horn.State(1.0)
+
+    def forward(self, messages):
+        y = self.gain * sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(y * m.input)
+        self.gain = 0.9 * self.gain + 0.1 * y
+        self.feedforward(y)
+
+
+def test_a_parameter_beside_a_local_rule_is_told_what_teaches_it():
+    """It was told of floor and sign, and to push in forward, which is refused for a Parameter."""
+    (said,) = explain.never_learn(network(HebbWithGain))
+    assert said.endswith(
+        "layer1.gain will never learn: HebbWithGain pushes in forward, a rule of its own that no "
+        "gradient passes, and a Parameter has no other. Write backward with self.push(..., "
+        'to="gain"), or make it a horn.State, which forward assigns, or a constant'
+    )
+    for remedy in TaughtGain, KeptGain:
+        assert explain.never_learn(network(remedy)) == []
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(2, neuron=HebbWithGain, loss="squared_error")
+    (said,) = explain.never_learn(net)
+    assert "no other. Make it a horn.State" in said and "backward" not in said
