@@ -19,7 +19,7 @@ from horn.data import Dataset
 from horn.errors import CompileError, ModelError
 from horn.interpreter import backward, elementwise, passes
 from horn.interpreter.calls import Moment
-from horn.interpreter.language import Translator
+from horn.interpreter.language import Snapshot, Translator
 from horn.interpreter.layers import Stage
 from horn.interpreter.passes import Gradients, LearnedNumbers, Numbers, Sample
 from horn.interpreter.samples import (
@@ -69,9 +69,10 @@ class Engine:
 
     def __init__(self, setup: Setup) -> None:
         setup.network.check()
-        self.setup, self.network, self.optimizer = setup, setup.network, setup.optimizer
+        self.setup, self.network, translator = setup, setup.network, Translator()
+        given = setup.optimizer
+        self.optimizer = None if given is None else Snapshot().optimizer(given)
         self.dtype = np.dtype(setup.dtype)
-        translator = Translator()
         self.stages = [Stage(self.network, layer, translator) for layer in self.network.layers]
         wires = [
             wire

@@ -10,10 +10,11 @@ likewise. Assignments to a ``global`` stay among the interpreter's copies.
 from __future__ import annotations
 
 import builtins
+import copy
 import math as python_math
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -26,6 +27,7 @@ from horn.autodiff import user_text
 from horn.autodiff.tape import Traced, derivative, extreme, foremost, is_number, make
 from horn.interpreter.calls import Guard, NoMessage, ReceivedMessages
 from horn.neuron import Neuron, of_python
+from horn.optimizers import Optimizer
 
 
 def _log(z: Any, base: Any = None) -> Any:
@@ -136,11 +138,13 @@ class TranslatedGlobals(dict[str, Any]):
     """A function's globals as they were when a run began, read through ``translate``. Python looks
     names up in a dict subclass by ``[]``."""
 
-    def __init__(self, outer: dict[str, Any], translate: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, outer: dict[str, Any], translate: Callable[[Any], Any], own: Mapping[str, Any]
+    ) -> None:
         def import_(name: str, *args: Any, **kwargs: Any) -> Any:
             return translate(builtins.__import__(name, *args, **kwargs))
 
-        super().__init__(__builtins__={**vars(builtins), **_BUILTINS, "__import__": import_})
+        super().__init__(__builtins__={**vars(builtins), **own, "__import__": import_})
         self.outer, self.translate = dict(outer), translate
         for name in ("__name__", "__file__", "__package__"):
             if name in outer:
@@ -165,6 +169,8 @@ class Translator:
     """Translates each function, module, class and cell of a closure once: a run's constants are
     those of its start, as where it is compiled."""
 
+    builtins: Mapping[str, Any] = _BUILTINS
+
     def __init__(self) -> None:
         self._functions: dict[types.FunctionType, types.FunctionType] = {}
         self._names: dict[int, TranslatedGlobals] = {}
@@ -178,14 +184,8 @@ class Translator:
             return self.function(value)
         if isinstance(value, types.BuiltinFunctionType):
             return _MATH.get(value, value)
-        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in (
-            "horn",
-            "numpy",
-            "builtins",
-        ):
-            if value not in self._modules:
-                self._modules[value] = _Module(value, self.value)
-            return self._modules[value]
+        if isinstance(value, types.ModuleType):
+            return self._module(value)
         if isinstance(value, Activation):
             return self.activation(value)
         if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
@@ -195,6 +195,13 @@ class Translator:
             return self.neuron(value) if is_neuron else self._classes.get(value, value)
         return of_python(value)
 
+    def _module(self, module: types.ModuleType) -> Any:
+        if module.__name__.partition(".")[0] in ("horn", "numpy", "builtins"):
+            return module
+        if module not in self._modules:
+            self._modules[module] = _Module(module, self.value)
+        return self._modules[module]
+
     def function(self, function: types.FunctionType) -> types.FunctionType:
         """The same code with translated globals. Functions of horn itself need no translation."""
         if function.__module__ is not None and function.__module__.startswith("horn."):
@@ -203,7 +210,7 @@ class Translator:
             names = self._names.get(id(function.__globals__))
             if names is None:
                 names = self._names[id(function.__globals__)] = TranslatedGlobals(
-                    function.__globals__, self.value
+                    function.__globals__, self.value, self.builtins
                 )
             cells = tuple(map(self._cell, function.__closure__ or ()))
             defaults = function.__defaults__ and tuple(map(self.value, function.__defaults__))
@@ -244,16 +251,19 @@ class Translator:
         is_pythons = cls.__module__.partition(".")[0] in sys.stdlib_module_names
         if cls is object or (is_pythons and not issubclass(cls, Neuron)):
             return cls
-        if cls not in self._classes:
-            own = {k: v for k, v in vars(cls).items() if not isinstance(v, _OF_INSTANCES)}
-            own.pop("__init_subclass__", None)
-            methods = {name: v for name, v in own.items() if isinstance(v, _METHODS)}
-            plain = {name: self._constant(v) for name, v in own.items() if name not in methods}
-            bases = tuple(map(self.neuron, cls.__bases__))
-            made = self._classes[cls] = type.__new__(type(cls), cls.__name__, bases, plain)
-            for name, value in methods.items():  # their super() means the copy, which is there now
-                type.__setattr__(made, name, self._method(value))
-        return self._classes[cls]
+        return self._classes.get(cls) or self._copied(cls, self.neuron)
+
+    def _copied(self, cls: type, base: Callable[[type], type]) -> type:
+        """A copy of a class with translated methods. base : gives that of each of its bases."""
+        own = {k: v for k, v in vars(cls).items() if not isinstance(v, _OF_INSTANCES)}
+        own.pop("__init_subclass__", None)
+        methods = {name: v for name, v in own.items() if isinstance(v, _METHODS)}
+        plain = {name: self._constant(v) for name, v in own.items() if name not in methods}
+        bases = tuple(map(base, cls.__bases__))
+        made = self._classes[cls] = type.__new__(type(cls), cls.__name__, bases, plain)
+        for name, value in methods.items():  # their super() means the copy, which is there now
+            type.__setattr__(made, name, self._method(value))
+        return made
 
     def _constant(self, value: Any) -> Any:
         """An attribute of a class that is no method, nor becomes one."""
@@ -265,6 +275,33 @@ class Translator:
         if isinstance(value, property):
             return property(*(self.value(f) for f in (value.fget, value.fset, value.fdel)))
         return type(value)(self.value(value.__func__))
+
+
+class Snapshot(Translator):
+    """Keeps the names of an optimizer's methods as they are when the run begins. They are called
+    with arrays, so that nothing is translated for the tape.
+    """
+
+    builtins: Mapping[str, Any] = {}
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, types.FunctionType):
+            return self.function(value)
+        if isinstance(value, types.ModuleType):
+            return self._module(value)
+        return self._classes.get(value, value) if isinstance(value, type) else value
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """A copy whose class keeps its names."""
+        made = copy.copy(optimizer)
+        object.__setattr__(made, "__class__", self._class(type(optimizer)))
+        return made
+
+    def _class(self, cls: type) -> type:
+        """A copy of a user's class; of horn's own, and of others, the class itself."""
+        if f"{cls.__module__}.".startswith("horn.") or not issubclass(cls, Optimizer):
+            return cls
+        return self._classes.get(cls) or self._copied(cls, self._class)
 
 
 class _Derived(Activation):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import math
 import numbers
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -43,7 +44,8 @@ def network(neuron=horn.Standard, **more):
 
 def loss(net, backend, **more):
     """The losses of two epochs."""
-    job = horn.Job(net, (X, X[:, :1]), horn.SGD(0.1), epochs=2, dtype="float64", **more)
+    settings = {"optimizer": horn.SGD(0.1), "epochs": 2, "dtype": "float64"} | more
+    job = horn.Job(net, (X, X[:, :1]), **settings)
     return horn.train(job, backend=backend, progress=False).history["loss"]
 
 
@@ -130,7 +132,26 @@ def anneal(context):
     global K
     K *= 0.5
     Constant.k *= 0.5
+    Decays.share *= 0.5
     change()
+
+
+def scaled(g):
+    return K * g
+
+
+@dataclass(frozen=True)
+class Scales(horn.SGD):
+    def update(self, w, g, slots, lr, t):
+        return super().update(w, max(scaled(g), -1.0), slots, lr, t)
+
+
+@dataclass(frozen=True)
+class Decays(horn.Direct):
+    share = 1.0
+
+    def of_derived(self, g, lr):
+        return -lr * self.share * g
 
 
 NETS = {
@@ -146,4 +167,15 @@ NETS = {
 @pytest.mark.parametrize("what", NETS)
 def test_a_run_has_the_constants_of_its_start(what, backend):
     still, moved = (loss(NETS[what](), backend, callbacks=c) for c in ((), (anneal,)))
+    assert moved == still
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+@pytest.mark.parametrize("optimizer", [Scales(0.1), Decays(0.1)], ids=["global", "attribute"])
+def test_a_run_has_the_constants_of_its_optimizer_of_its_start(optimizer, backend):
+    """The interpreter followed their change."""
+    still, moved = (
+        loss(network(), backend, callbacks=c, optimizer=optimizer, epochs=3)
+        for c in ((), (anneal,))
+    )
     assert moved == still
