@@ -26,6 +26,7 @@ from horn.mistakes import misnamed, teaches
 from horn.schedules import LearningRate, rate
 
 Slots = dict[str, Any]
+PREVIOUS_UPDATE = "previous_update"  # the slot that neurons read as m.previous_update
 Updated = tuple[Any, Slots]  # the new weight, the new slots
 
 _SHARE = "at least 0 and below 1", lambda value: 0 <= value < 1
@@ -294,7 +295,7 @@ class Direct(Optimizer):
     """
 
     learning_rate: LearningRate = 1.0
-    slots: ClassVar[tuple[str, ...]] = ("previous_update",)
+    slots: ClassVar[tuple[str, ...]] = (PREVIOUS_UPDATE,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -307,7 +308,7 @@ class Direct(Optimizer):
         return -lr * g
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
-        return w + g, {"previous_update": g}
+        return w + g, {PREVIOUS_UPDATE: g}
 
 
 def with_settings(optimizer: Kind, **settings: Any) -> Kind:

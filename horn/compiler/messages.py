@@ -32,7 +32,7 @@ from horn.ir import (
 )  # fmt: skip
 from horn.layers import Layer, Link
 from horn.neuron import OF_A_SAMPLE, WEIGHT
-from horn.optimizers import Direct, Optimizer, no_previous
+from horn.optimizers import PREVIOUS_UPDATE, Optimizer, no_previous
 from horn.program import ERRORS, BatchSum, ChannelSum, Draw, Frame, Output, Rank, members_of
 
 TALL = 8  # levels of operations: a taller expression is stored where all neurons read it
@@ -450,10 +450,10 @@ class MessageExpressions:
         """The last updates of the weights of a link, or with None of the bias."""
         if self.optimizer is None:
             return ZERO
-        if not isinstance(self.optimizer, Direct):
+        if PREVIOUS_UPDATE not in self.optimizer.slots:
             raise ModelError(no_previous(self.optimizer))
         name = layer.biases[WEIGHT] if position is None else layer.links[position].weight
-        slot = f"{name}/previous_update"
+        slot = f"{name}/{PREVIOUS_UPDATE}"
         if position is None:
             return self.of_bias(layer, slot, "slot")
         return self.of_link(layer, position, slot, "slot")

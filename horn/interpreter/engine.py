@@ -34,7 +34,7 @@ from horn.interpreter.samples import (
 )
 from horn.ir import formulas
 from horn.ir.tracing import REMEDY
-from horn.optimizers import Direct, Optimizer, no_previous
+from horn.optimizers import PREVIOUS_UPDATE, Optimizer, no_previous
 
 Array = np.ndarray[Any, Any]
 _REMEDY = f"; {REMEDY}"  # of an optimizer
@@ -350,10 +350,10 @@ class Engine:
         """The learned numbers, and their previous updates, which are 0 at inference."""
         previous: Numbers = {name: [0.0] * array.size for name, array in self._arrays.items()}
         if training and self.optimizer is not None:
-            if not isinstance(self.optimizer, Direct):
+            if PREVIOUS_UPDATE not in self.optimizer.slots:
                 return LearnedNumbers(flat(self._arrays), no_previous(self.optimizer))
             for name in self._learning:
-                previous[name] = self._slots[f"{name}/previous_update"].ravel().tolist()
+                previous[name] = self._slots[f"{name}/{PREVIOUS_UPDATE}"].ravel().tolist()
         return LearnedNumbers(flat(self._arrays), previous)
 
     def _input_mask(self, moment: Moment) -> list[float]:

@@ -229,12 +229,14 @@ def is_of(words: str, name: str) -> bool:
     return words == name or words.startswith((f"{name} (", f"{name}, "))
 
 
-def check_takes_gradients(name: str, optimizer: Optimizer) -> None:
-    """Raise JobError where pushes of neurons are no gradients to the optimizer."""
+def check_takes_gradients(name: str, optimizer: Optimizer, instead: str = "allreduce") -> None:
+    """Raise JobError where pushes of neurons are no gradients to the optimizer. instead : what to
+    use then.
+    """
     if optimizer.tells_pushes_apart:
         raise JobError(
             f"{name} needs gradients, but {type(optimizer).__name__} tells what neurons push from "
-            "gradients (of_derived); use allreduce"
+            f"gradients (of_derived); use {instead}"
         )
 
 

@@ -34,6 +34,7 @@ from horn.strategies import (
     Topology,
     View,
     check_takes_gradients,
+    in_words,
     rare_exchange,
 )
 
@@ -84,6 +85,13 @@ class Moving(ReplicaOptimizer):
     @property
     def slots(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*self.inner.kept_slots, PUSHED)
+
+    @property
+    def tells_pushes_apart(self) -> bool:
+        return self.inner.tells_pushes_apart
+
+    def of_derived(self, g: Any, lr: Any) -> Any:
+        return self.inner.of_derived(g, lr)
 
     def prepared(self, g: Any, w: Any = None) -> Any:
         return self.inner.prepared(g, w)
@@ -203,7 +211,9 @@ class Downpour(Strategy):
         return (*super().changeable, *(("optimizer",) if self.averages else ()))
 
     def check(self, job: Job, topology: Topology) -> None:
-        check_takes_gradients(self.name, job.optimizer)
+        if not self.averages:
+            pushes_changes = 'server_optimizer="average" without max_staleness=0'
+            check_takes_gradients(in_words(self), job.optimizer, f"allreduce, or {pushes_changes}")
         n = topology.n_groups
         if self.averages:
             if n > job.batch_size:

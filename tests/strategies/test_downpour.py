@@ -195,18 +195,64 @@ def test_what_is_measured_is_what_servers_have_been_told(per_epoch):
                   Topology(1, 1, 1), body))  # fmt: skip
 
 
+class Traced(horn.Neuron):
+    """Pushes what of itself it remembers, and leaves its bias to the loss."""
+
+    def forward(self, messages):
+        self.feedforward(self.activation(sum(m.input * m.weight for m in messages)))
+
+    def backward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.delta * m.weight
+            self.push(0.5 * m.previous_update - 0.1 * m.delta * self.output - 0.01 * m.weight)
+        self.backpropagate(total * self.activation.derivative(self.output))
+
+
+@pytest.mark.parametrize(("n_tasks", "push_every"), [(1, 1), (2, 7)])
+def test_changes_that_neurons_push_themselves_are_those_of_one_task(n_tasks, push_every):
+    """horn.Direct was refused, as if gradients were pushed."""
+    net = horn.Network(seed=5)
+    net.input(7)
+    net.layer(9, neuron=Traced, activation="tanh")
+    net.layer(6, neuron=Traced, activation="sigmoid")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    job = a_job(horn.Direct(0.05, clip_norm=0.3), batch=8).with_settings(network=net, check=False)
+    Downpour().check(job, Topology(1, n_tasks, 2))
+    found = good(together(
+        Downpour(push_every=push_every), job, Placement.default(job.network),
+        Topology(1, n_tasks, 2), lambda replica: trained(replica, 8),
+    ))  # fmt: skip
+    same(found[:n_tasks], whole_batches(job))
+
+
+class Counting(horn.Neuron):
+    """Its changes are the same whatever the weights."""
+
+    def forward(self, messages):
+        total = 0.0
+        for m in messages:
+            total += m.input * m.weight
+            self.push(0.01 * m.input + 0.5 * m.previous_update)
+        self.feedforward(total)
+
+
+@pytest.mark.parametrize(
+    "neuron, optimizer",
+    [(horn.Standard, horn.SGD(0.05, momentum=0.9)), (Counting, horn.Direct(0.05))],
+    ids=["SGD", "Direct"],
+)
 @pytest.mark.parametrize("pull_every", [1, 3])
-def test_changes_of_several_groups_add_up_to_their_mean(pull_every):
+def test_changes_of_several_groups_add_up_to_their_mean(pull_every, neuron, optimizer):
     """Without curvature (no weights are read but in the decay of none) order does not matter: here
     each group's gradient is the same whatever the weights, so servers come to the mean of all.
     """
     net = horn.Network(seed=5)
     net.input(7)
-    net.output(3, activation="identity", loss=linear)
+    net.output(3, neuron=neuron, activation="identity", loss=linear)
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(N_SAMPLES, 7)), rng.normal(size=(N_SAMPLES, 3))
-    job = Job(net, (x, y), optimizer=horn.SGD(0.05, momentum=0.9), batch_size=12,
-              iterations=N_STEPS, dtype="float64")  # fmt: skip
+    job = Job(net, (x, y), optimizer=optimizer, batch_size=12, iterations=N_STEPS, dtype="float64")
     strategy = Downpour(push_every=3, pull_every=pull_every)
 
     def body(replica: Replica) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -353,8 +399,13 @@ def test_groups_take_every_method_of_the_jobs_optimizer():
         assert (own.rate(3), own.clip_factor(3.0), own.prepared(0.5)) == (0.125, 0.25, prepared)
     w, slots = Accumulate.of(Own(0.5), False, steps=True).update(1.0, 0.5, {}, 0.125, 1)
     assert (w, slots) == (0.9375, {"pushed": 0.5})
-    with pytest.raises(JobError, match="downpour needs gradients, but Own tells what neurons push"):
-        Downpour().check(job, Topology(2, 1, 1))
+    assert Moving.of(Own(0.5), False).of_derived(0.5, 0.125) == -0.5
+    Downpour().check(job, Topology(2, 1, 1))
+    for settings in {"server_optimizer": "adagrad"}, {"max_staleness": 0}:
+        with pytest.raises(
+            JobError, match='needs gradients, but Own tells .* or server_optimizer="average" witho'
+        ):
+            Downpour(**settings).check(job, Topology(2, 1, 1))
 
 
 def test_a_plain_step_remembers_nothing_but_what_is_pushed():
