@@ -18,6 +18,7 @@ from horn.layers import Layer, SynapseArray
 from horn.neuron import SynapseState, declared, mentions
 
 Fans = tuple[int, int]
+ASKED_TWICE = 1_000_000  # numbers, at most: of more, a user's own initialiser is asked once
 
 
 def parameters(
@@ -123,7 +124,7 @@ def _drawn(
 ) -> Any:
     """An array of the network, from the generator of its path: a copy, since training writes into
     it. Raises ModelError: an initialiser of the user's own returns no finite numbers of this shape,
-    or draws them from another generator. HornError: it raises another error.
+    or others when it is asked again. HornError: it raises another error.
     """
     rng = initializers.generator(seed, *path)
     if type(init).__module__ == initializers.__name__:
@@ -138,7 +139,10 @@ def _drawn(
     ask: Any = init.values
     shared = _shared_generators()
     try:
-        found = np.asarray(ask(shape, *fans, rng))
+        found = again = np.asarray(ask(shape, *fans, rng))
+        if found.size <= ASKED_TWICE:
+            found = found.copy()  # it may be an array of its own, which it changes
+            again = np.asarray(ask(shape, *fans, initializers.generator(seed, *path)))
     except (HornError, MemoryError):
         raise
     except Exception as error:
@@ -154,6 +158,12 @@ def _drawn(
         )
     if found.dtype.kind not in "biuf":
         raise ModelError(f"{wanted} it returned {_told(found)}{line}")
+    if not np.array_equal(found, again, equal_nan=True):
+        raise ModelError(
+            f"{wanted} it returned another when it was asked again; draw from rng, as "
+            f"rng.normal(size=shape), and from nothing that changes: then a seed always gives the "
+            f"same{line}"
+        )
     if found.shape != shape:
         what = f"the number {found}" if not found.shape else f"shape {found.shape}"
         raise ModelError(f"{wanted} it returned {what}{line}")

@@ -208,10 +208,12 @@ def _metric(given: Any, where: str) -> Metric:
         raise ModelError(
             f'{where}: a metric is a name, as "f1", or a function f(y_true, y_pred); got {given!r}'
         )
-    if not name.isidentifier() or name == "loss" or name in METRICS or TOP.fullmatch(name):
+    is_known = name == "loss" or name in METRICS or TOP.fullmatch(name)
+    if is_known or not name.isidentifier():
+        taken = f'; "{name}" is that of one of horn\'s, val_{name}' if is_known else ""
         raise ModelError(
-            f"{where}: {given!r} needs a name of its own, by which its column is called: write it "
-            f"as  def of_mine(y_true, y_pred): ..."
+            f"{where}: {given!r} needs a name of its own, by which its column is called{taken}: "
+            f"write it as  def of_mine(y_true, y_pred): ..."
         )
     texts.keep(given)
     return Metric(name, given)

@@ -8,6 +8,7 @@ exchanged.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from horn.ir import (
     mul,
     select,
 )  # fmt: skip
+from horn.language.source import source_of
 from horn.layers import Layer, Link
 from horn.neuron import OF_A_SAMPLE, WEIGHT
 from horn.optimizers import PREVIOUS_UPDATE, Optimizer, no_previous
@@ -446,12 +448,18 @@ class MessageExpressions:
         self.storage.persistent(array, axes, "state")
         return self.storage.learned(array, axes, letters)
 
-    def previous(self, layer: Layer, position: int | None) -> Node:
-        """The last updates of the weights of a link, or with None of the bias."""
+    def previous(self, layer: Layer, position: int | None, reader: Layer, method: str) -> Node:
+        """The last updates of the weights of a link, or with None of the bias. reader, method :
+        whose method reads them.
+        """
         if self.optimizer is None:
             return ZERO
         if PREVIOUS_UPDATE not in self.optimizer.slots:
-            raise ModelError(no_previous(self.optimizer))
+            source, problem = source_of(getattr(reader.neuron, method)), no_previous(self.optimizer)
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.Attribute) and node.attr == PREVIOUS_UPDATE:
+                    raise source.error(node, problem)
+            raise source.error(source.tree, problem)  # a function that it calls
         name = layer.biases[WEIGHT] if position is None else layer.links[position].weight
         slot = f"{name}/{PREVIOUS_UPDATE}"
         if position is None:
@@ -467,7 +475,7 @@ class MessageExpressions:
             Op.INPUT: lambda _: load(self.heard(link), "bi"),
             Op.WEIGHT: lambda w: self.weight(layer, position, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(layer.incoming(t.value, position), frame),
-            Op.PREVIOUS: lambda _: self.previous(layer, position),
+            Op.PREVIOUS: lambda _: self.previous(layer, position, layer, "forward"),
             Op.POSITION: lambda _: self.position(frame),
             Op.PLACE: lambda _: self.place(frame),
             Op.OF_INPUT: lambda of: const(float(of.value == link.input)),
@@ -534,7 +542,7 @@ class MessageExpressions:
             Op.INPUT: lambda _: one,
             Op.WEIGHT: lambda w: self.bias(layer, w.value or WEIGHT),
             Op.TRACE: lambda t: self.trace(layer.incoming(t.value, None), Frame(layer.index)),
-            Op.PREVIOUS: lambda _: self.previous(layer, None),
+            Op.PREVIOUS: lambda _: self.previous(layer, None, layer, "forward"),
             Op.POSITION: lambda _: const(float(self.offsets(layer)[-1])),
             Op.PLACE: lambda _: mul(self.fan(layer, "fan_in") - 1.0, one),  # the last of all
             Op.OF_INPUT: lambda _: ZERO,
@@ -611,7 +619,9 @@ class MessageExpressions:
             Op.TRACE: lambda t: self.trace(
                 code.layer.outgoing(t.value, receiver.layer, out.position), frame
             ),
-            Op.PREVIOUS: lambda _: self.previous(receiver.layer, out.position),
+            Op.PREVIOUS: lambda _: self.previous(
+                receiver.layer, out.position, code.layer, "backward"
+            ),
             Op.GRADIENT: lambda _: self.input_gradient(out),
             Op.SYNAPSE_DRAW: lambda draw: self.synapse_draw(draw, receiver.layer, out.position),
             Op.MESSAGE_DRAW: lambda draw: self.message_draw(draw, frame),

@@ -131,6 +131,40 @@ def test_one_that_draws_from_what_the_program_shares_is_refused(draw):
         of(Returns(draw)).initial_parameters()
 
 
+class Changes:
+    """Not the same when it is asked again."""
+
+    def __init__(self):
+        self.kept = np.zeros((3, 4))
+
+    def values(self, shape, fan_in, fan_out, rng):
+        self.kept += 1.0
+        return self.kept
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        Changes(),
+        Returns(lambda shape: np.random.default_rng().normal(size=shape)),
+        Returns(lambda shape: np.full(shape, random.SystemRandom().random())),
+    ],
+    ids=["counts", "default_rng", "SystemRandom"],
+)
+def test_one_that_gives_others_when_it_is_asked_again_is_refused(init):
+    with pytest.raises(ModelError, match=r"layer1.weight: .* another when it .* from rng, as"):
+        of(init).initial_parameters()
+
+
+def test_one_of_your_own_may_draw_from_its_generator():
+    class Drawn:
+        def values(self, shape, fan_in, fan_out, rng):
+            return rng.normal(size=shape)
+
+    one, two = (of(Drawn()).initial_parameters()["layer1.weight"] for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+
+
 def test_one_of_your_own_gives_the_weights():
     found = of(Ramp(0.5)).initial_parameters()["layer1.weight"]
     assert found.dtype == np.float32

@@ -366,11 +366,16 @@ def wide(y_true, y_pred):
     return y_pred
 
 
+def top3(y_true, y_pred):
+    return 0.5
+
+
 @pytest.mark.parametrize("kind, given, said", [
     ("label", "F1", "unknown metric 'F1'; did you mean 'f1'[?] known: accuracy, precision"),
     ("label", [7], "a metric is a name, as \"f1\", or a function"),
     ("label", ["f1", "f1"], "two metrics are called 'f1'; leave one out"),
     ("label", [lambda y, p: 0.0], "needs a name of its own"),
+    ("label", [top3], "of its own, by which its column is called; \"top3\" is that of one of horn"),
     ("label", "mae", "'mae' does not fit layer2 .softmax. and the labels of the validation data"),
     ("number", "f1", "one output that is no sigmoid is a number; take \"mae\""),
     ("numbers", "accuracy", "they are not rows with a single 1 among zeros; for several labels"),
