@@ -235,7 +235,7 @@ class NeededModule:
         if not isinstance(node, ast.ClassDef):
             return False
         functions = filter(None, map(_function_of, vars(value).values()))
-        own = [f for f in functions if f.__code__.co_qualname.startswith(f"{value.__qualname__}.")]
+        own = [f for f in functions if texts.qualname_of(f).startswith(f"{value.__qualname__}.")]
         return any(self.is_of(f, n) for f in own for n in node.body if isinstance(n, DEFINITIONS))
 
     def _live(self, said: ast.AST | None) -> Any:
@@ -497,7 +497,7 @@ def unsaid_method(
         function = _function_of(method)
         if function is None:
             continue
-        is_own = function.__code__.co_qualname.startswith(f"{value.__qualname__}.")
+        is_own = texts.qualname_of(function).startswith(f"{value.__qualname__}.")
         if attribute in said:
             is_right = not (is_as_written or is_own) or needed.is_said(function, said[attribute])
         else:

@@ -46,6 +46,7 @@ _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell in place
 _PROMPTS = ("<python-input-", "<stdin-")  # Python's file names of typed code, from 3.13, from 3.14
 _PROMPT_FILE = f"{os.sep}_pyrepl{os.sep}__main__.py"
+_RELOADED = "__autoreload_class__."  # where IPython's %autoreload compiles a class's method
 _ANNOTATIONS = __future__.annotations.compiler_flag
 _PARSING = threading.Lock()
 _LOADED: dict[str, str] = {}  # the texts of files, which linecache forgets when these change
@@ -79,6 +80,12 @@ def code_of(thing: Any) -> types.CodeType | None:
     return None if found is None else found.__code__
 
 
+def qualname_of(function: types.FunctionType) -> str:
+    """The qualified name of a function's code, which the result of a decorator does not have."""
+    own = function.__code__.co_qualname
+    return function.__qualname__ if own.startswith(_RELOADED) else own
+
+
 def namespace_of(thing: Any) -> dict[str, Any]:
     """The globals of a function, or of a class's methods."""
     found = thing if isinstance(thing, types.FunctionType) else _method_of(thing)
@@ -97,7 +104,7 @@ def _method_of(thing: Any) -> types.FunctionType | None:
         # The result of a decorator may be from another file. None: exec(text, {}) has no __name__.
         own = (thing.__module__, None)
         if isinstance(value, types.FunctionType) and value.__module__ in own:
-            if value.__code__.co_qualname.startswith(thing.__qualname__):
+            if qualname_of(value).startswith(thing.__qualname__):
                 return value
     return None
 
@@ -200,7 +207,7 @@ def first_line_of(function: types.FunctionType) -> int:
     if code.co_filename not in _CHANGED:
         return code.co_firstlineno
     found = _codes(text, code.co_filename, 0)
-    codes = [each for name, each in found if name == code.co_qualname]
+    codes = [each for name, each in found if name == qualname_of(function)]
     same = [each for each in codes if _without_lines(each) == _without_lines(code)]
     return code.co_firstlineno if code in same else same[0].co_firstlineno if same else 0
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from IPython.extensions.autoreload import ModuleReloader
 
 import horn
 from horn import texts
@@ -621,29 +622,45 @@ def test_a_file_that_was_changed_before_its_first_training_is_what_was_loaded(ed
     assert answers() == (6.0, 6.0)
 
 
-def test_code_that_autoreload_puts_into_a_class_is_compiled(edited):
+@pytest.fixture
+def reload(edited):
+    """IPython's ``%autoreload 2``: give a module's file another text, and run a cell."""
+    reloader = ModuleReloader()
+    reloader.enabled, reloader.check_all = True, False
+    for module in edited[:2]:
+        reloader.mark_module_reloadable(module.__name__)
+
+    def reload(file, text):
+        Path(file).write_text(text)
+        later = max(reloader.modules_mtimes.values()) + 10
+        os.utime(file, (later, later))
+        reloader.check()
+
+    return reload
+
+
+def test_a_method_that_autoreload_puts_into_a_class_is_compiled(edited, reload):
     _, module, answers = edited
     assert answers() == (6.0, 6.0)
-    text = NEURON.replace("class", "\n\nclass").replace("forward(bend", "forward(5.0 * bend")
-    Path("of_helper.py").write_text(text)
     before = module.Mine.forward
-    # As IPython 9 does it: the method alone, with lines of its own.
-    method = f"class Mine:\n{text.partition('Neuron):' + chr(10))[2]}"
-    space: dict = {}
-    exec(compile(method, module.__file__, "exec", dont_inherit=True), vars(module), space)
-    before.__code__ = space["Mine"].forward.__code__
+    text = NEURON.replace("class", "\n\nclass").replace("forward(bend", "forward(5.0 * bend")
+    reload("of_helper.py", text)
+    assert module.Mine.forward is before
     assert answers() == (30.0, 30.0)
+    assert texts.code_of(module.Mine) is before.__code__
+    reload("of_helper.py", text.replace("5.0 * bend(", "horn.activations(7.0, "))
+    with pytest.raises(CompileError) as said:
+        horn.train(horn.Job(of_ones(module.Mine), (np.ones((4, 3)), np.ones((4, 2))), epochs=1))
+    assert said.value.where == "Mine.forward"
 
 
-def test_code_that_autoreload_puts_beside_code_whose_lines_moved_is_compiled(edited):
+def test_a_function_that_autoreload_changes_beside_one_whose_lines_moved_is_compiled(
+    edited, reload
+):
     """IPython 9 leaves ``other``, which has not changed, the lines that it had."""
-    helper, _, answers = edited
+    _, _, answers = edited
     assert answers() == (6.0, 6.0)
-    bend = BEND.replace("2.0", "10.0")
-    Path("helper.py").write_text("\n\n" + HELPER.replace(BEND, bend))
-    space: dict = {}
-    exec(compile(bend, helper.__file__, "exec", dont_inherit=True), vars(helper), space)
-    helper.bend.__code__ = space["bend"].__code__
+    reload("helper.py", "\n\n" + HELPER.replace(BEND, BEND.replace("2.0", "10.0")))
     assert answers() == (30.0, 30.0)
 
 
