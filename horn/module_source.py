@@ -404,6 +404,13 @@ class TypedModule(NeededModule):
         lines = self.text.split("\n")
         return "\n".join(text if k in kept else "" for k, text in enumerate(lines, 1))
 
+    @property
+    def needed_parts(self) -> tuple[str, ...]:
+        """The texts of what is needed, each with the lines that it had, and no others."""
+        lines = iter(self.saved_text.split("\n"))
+        found = ("\n".join(itertools.islice(lines, part.count("\n"))) for part in self.parts)
+        return tuple(text for text in found if text.strip())
+
     def lines_before(self, thing: Any) -> int:
         code = texts.code_of(thing)
         own = "" if code is None else texts.text_of(code, self.namespace)

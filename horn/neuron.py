@@ -20,6 +20,7 @@ import numpy as np
 from horn import mistakes, texts
 from horn.activations import Activation
 from horn.errors import ModelError
+from horn.sources import Carried, is_horn
 
 if TYPE_CHECKING:
     from horn.initializers import Initializer
@@ -245,6 +246,8 @@ class Neuron:
                     f"{name!r} already; use another name"
                 )
         texts.keep(cls)
+        if not is_horn(cls.__module__ or ""):
+            setattr(cls, texts.CARRIED, Carried(cls))
 
     def forward(self, messages: Iterable[Any]) -> None:
         """Read one message per incoming synapse, then call ``feedforward`` once."""

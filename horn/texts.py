@@ -39,8 +39,12 @@ REMEDY = (
     "define it in a file, in a notebook, in  python -c , or in a text given to exec by a variable: "
     "exec(text)"
 )
+# The attribute of a class that takes its text along where it is pickled by value (sources.Carried).
+CARRIED = "__horn_carried__"
 # A class that cloudpickle, of joblib, dask and ray, sent from a notebook has this file.
 _SENT = "<dynamic-code>"
+# Texts that came with such classes, in order, and values of variables that they read.
+_ARRIVED: dict[tuple[str, ...], dict[str, Any]] = {}
 _FILE = re.compile(r"[^\n]{1,1000}\.(py|pyw|ipy|txt)")  # a file name that may be a program's
 _MOST_BYTES = 4 * 1024 * 1024  # a longer string is no program
 _MAGICS = ("time", "capture", "prun", "memit", "mprun", "lprun")  # they run a cell in place
@@ -124,8 +128,9 @@ def remedy(file: str) -> str:
     """What to do where code of this file has no text."""
     if file == _SENT:
         return (
-            "joblib, dask and ray send the classes of a notebook without their text: define it in "
-            "a .py file, and import it in the notebook and there"
+            "joblib, dask and ray send functions of a notebook, and neurons that horn could not "
+            "save, without their text: define it in a .py file, and import it in the notebook and "
+            "there"
         )
     return REMEDY
 
@@ -149,12 +154,35 @@ def text_of(code: types.CodeType, namespace: dict[str, Any]) -> str:
     for unit in units:
         if (code.co_qualname, code) in unit.codes:
             return unit.text
+    if file == _SENT and (text := _arrived(code, namespace)):
+        return text
     for text in (*_candidates(file), *parts(namespace)):
         for flags in (0, _ANNOTATIONS):
             codes = _codes(text, file, flags)
             if (code.co_qualname, code) in codes:
                 namespace.setdefault(KEPT, []).append(_Unit(text, codes))
                 return text
+    return ""
+
+
+def arrive(parts: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Keep the texts that a class needs which was sent here: ``_arrived`` finds them."""
+    _ARRIVED.pop(parts, None)
+    _ARRIVED[parts] = values
+
+
+def _arrived(code: types.CodeType, namespace: dict[str, Any]) -> str:
+    """The text of a code that came with its class, the last one first. All that came with it are
+    the namespace's from now on, and what they read and cloudpickle has not sent.
+    """
+    for parts, values in reversed([*_ARRIVED.items()]):
+        for flags in (0, _ANNOTATIONS):
+            units = [_Unit(text, _codes(text, _SENT, flags)) for text in parts]
+            own = next((unit.text for unit in units if (code.co_qualname, code) in unit.codes), "")
+            if own:
+                namespace.setdefault(KEPT, []).extend(units)
+                namespace.update({n: v for n, v in values.items() if n not in namespace})
+                return own
     return ""
 
 

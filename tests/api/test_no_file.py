@@ -847,15 +847,54 @@ def test_functions_that_use_horn_are_sent_to_other_processes():
     assert copy.deepcopy(horn) is horn
 
 
-@pytest.mark.cluster
-def test_a_class_that_was_sent_without_its_text_is_told_from_where():
+def answers_elsewhere(thing, folder):
+    """What a process that gets neurons or activations from cloudpickle answers to ones, and tells
+    on stderr: of trained models, from their files.
+    """
     cloudpickle = pytest.importorskip("cloudpickle")
-    space: dict = {"__name__": "__main__"}
-    exec(PROGRAM, space)
-    code = "import sys, cloudpickle, horn; horn.train(cloudpickle.load(sys.stdin.buffer)())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=cloudpickle.dumps(space["job"]), capture_output=True
+    code = (
+        "import sys, cloudpickle, numpy as np\n"
+        "from pathlib import Path\n"
+        "from tests.api.test_no_file import of_ones, trained_and_loaded\n"
+        "for thing in cloudpickle.load(sys.stdin.buffer):\n"
+        f"    loaded = trained_and_loaded(of_ones(thing), Path({str(folder)!r}))\n"
+        "    print(loaded.predict(np.ones((1, 3)))[0, 0])\n"
     )
-    said = done.stderr.decode()
-    assert "the source of Typed.forward cannot be read" in said
-    assert "dask and ray send the classes of a notebook without their text" in said
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=cloudpickle.dumps(thing), capture_output=True
+    )
+    return done.stdout.decode().split(), done.stderr.decode()
+
+
+@pytest.mark.cluster
+def test_a_class_that_was_sent_without_its_text_is_told_from_where(tmp_path):
+    space: dict = {"__name__": "anywhere", "horn": horn}
+    # Nobody has this text afterwards.
+    exec("class Mine(horn.Neuron):\n" + METHOD.format("forward", "7.0"), space)
+    told, said = answers_elsewhere([space["Mine"]], tmp_path)
+    assert told == [] and "the source of Mine.forward cannot be read" in said
+    assert "dask and ray send functions of a notebook, and neurons that horn could" in said
+
+
+CARRIED = (
+    "START, SLOPE, SECRET = 0.5, 2.0, 'of nobody else'\n",
+    "def bend(z):\n    return SLOPE * z\n",
+    "class Base(horn.Neuron):\n    gain = horn.Parameter(START)\n    k = START\n"
+    "    def bent(self, z):\n        return self.k * bend(z)\n",
+    "class Mine(Base):\n" + METHOD.format("forward", "7.0"),
+    "SECRET\nclass Mine(Base):\n" + METHOD.format("forward", "self.gain * self.bent(10.0)"),
+    "def made(by):\n    class Inner(Base):\n"
+    + textwrap.indent(METHOD.format("forward", "by * self.bent(10.0)"), "    ")
+    + "    return Inner\n",
+)
+
+
+@pytest.mark.cluster
+def test_a_neuron_of_a_notebook_takes_its_text_to_the_processes_of_joblib(tmp_path):
+    """A search over neurons, with n_jobs=, scored one's own NaN, and took another for the best."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    space = in_cells(*CARRIED)
+    sent = [space["Mine"], space["made"](3.0)]
+    assert b"nobody" not in cloudpickle.dumps(sent)
+    told, said = answers_elsewhere(sent, tmp_path)
+    assert told == ["15.0", "90.0"], said
