@@ -20,7 +20,7 @@ import numpy as np
 from horn import mistakes, texts
 from horn.activations import Activation
 from horn.errors import ModelError
-from horn.sources import Carried, is_horn
+from horn.sources import CarriedText, is_horn
 
 if TYPE_CHECKING:
     from horn.initializers import Initializer
@@ -247,7 +247,7 @@ class Neuron:
                 )
         texts.keep(cls)
         if not is_horn(cls.__module__ or ""):
-            setattr(cls, texts.CARRIED, Carried(cls))
+            setattr(cls, texts.CARRIED, CarriedText(cls))
 
     def forward(self, messages: Iterable[Any]) -> None:
         """Read one message per incoming synapse, then call ``feedforward`` once."""

@@ -6,12 +6,13 @@
     raster(run, x, layer)  the output of each neuron at each step of a sequence: spikes
     live()                 a callback that draws while it trains
 
-All but ``live`` return a ``matplotlib.figure.Figure``, which a notebook shows; ``path`` writes it,
-too (.png, .svg, .pdf).
+All but ``live`` return a ``matplotlib.figure.Figure``. A notebook shows that of a cell's last line,
+and others by ``display(figure)``; ``path`` writes it, too (.png, .svg, .pdf).
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 import math
@@ -58,12 +59,10 @@ class LivePlot(Callback):
             )
 
     def on_epoch_end(self, context: TrainingContext) -> None:
-        from matplotlib.figure import Figure  # an extra; draws without a display
-
         rows = context.history.rows
         shown = [name for name in self.columns if _is_measured(rows, name)]
         self._check_shown(shown, context.history.columns)
-        self.figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        self.figure = _figure(6.4, 3.6)
         axes: Any = self.figure.subplots()
         for name in shown:
             _plot(axes, rows, name)
@@ -76,14 +75,12 @@ class LivePlot(Callback):
             self._show()
 
     def _show(self) -> None:
-        """Show the figure as an image: a notebook draws figures by itself only on request."""
+        """Show the figure as an image, in place of that of the epoch before."""
         from IPython import display  # a notebook has it
 
-        drawn = io.BytesIO()
-        self.figure.savefig(drawn, format="png")
         show: Any = display.display
         make: Any = display.Image
-        picture = make(data=drawn.getvalue(), format="png")
+        picture = make(data=_png(self.figure), format="png")
         if self._handle is None:
             self._handle = show(picture, display_id=True)
         else:
@@ -403,7 +400,17 @@ def _check(name: str, path: Path | None) -> None:
 def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure  # an extra; draws without a display
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure: Any = Figure(figsize=(width, height), layout="constrained")
+    # A notebook asks for it: it draws figures by itself only after matplotlib.pyplot was imported.
+    figure._repr_png_ = functools.partial(_png, figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    """The bytes of a .png file of a figure."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()
 
 
 def _written(figure: Any, path: Path | None) -> Any:

@@ -378,7 +378,7 @@ class SourceCapture:
         self._need(needed, needed.bound if wanted is None else wanted)
 
 
-class Carried:
+class CarriedText:
     """The text of a class that stands in no file, where it is pickled by value, as cloudpickle does
     it for joblib, dask and ray: an attribute of the class, which goes there with it.
     """
@@ -391,11 +391,11 @@ class Carried:
         try:
             capture.reference(self.cls)
         except ModelError:  # told there, if it is trained
-            return Carried, (self.cls,)
+            return CarriedText, (self.cls,)
         typed = [m for m in capture._modules.values() if isinstance(m, TypedModule)]
         parts = tuple(p for needed in typed for p in (*needed.imports, *needed.needed_parts))
         constants = {name: v for needed in typed for name, v in needed.constants.items()}
-        return Carried, (self.cls,), (self.cls.__qualname__, parts, constants)
+        return CarriedText, (self.cls,), (self.cls.__qualname__, parts, constants)
 
     def __setstate__(self, state: tuple[str, tuple[str, ...], dict[str, Any]]) -> None:
         self.cls.__qualname__, parts, constants = state  # cloudpickle leaves the first out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from IPython.core.formatters import DisplayFormatter
 
 import horn
 from horn.cli import horn as commands
@@ -55,6 +57,13 @@ def test_filters_of_colours_lie_in_a_mosaic(run: Any, tmp_path: Path) -> None:
     one = weights[4]
     np.testing.assert_allclose(picture[4:7, 4:7], (one - one.min()) / np.ptp(one), rtol=1e-6)
     assert (picture[3] == 1).all() and (picture[:, 3] == 1).all()
+
+
+def test_a_notebook_shows_a_figure_before_it_has_heard_of_matplotlib(run: Any) -> None:
+    figure = horn.plot.history(run)
+    for each in (figure, pickle.loads(pickle.dumps(figure))):
+        shown, _ = DisplayFormatter().format(each)
+        assert shown["image/png"][:4] == b"\x89PNG"
 
 
 def test_weights_of_other_layers_lie_where_the_neurons_below_do(run: Any) -> None:
