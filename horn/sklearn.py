@@ -255,8 +255,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             )
         return model
 
-    def _train(self, x: Array, y: Array, is_class: bool) -> None:
-        """Fit checked data: y are class numbers, or (n, n_outputs) targets."""
+    def _train(self, x: Array, y: Array, is_class: bool) -> bool:
+        """Fit checked data: y are class numbers, or (n, n_outputs) targets. Whether it was stopped
+        before its end, as by Ctrl-C.
+        """
         self._check()
         if self.warm_start:
             before = self._before("warm_start=True")
@@ -290,6 +292,17 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self._learned(run.history, None)
         for said in diverged:
             warnings.warn(f"{type(self).__name__} {said}", ConvergenceWarning, stacklevel=4)
+        return run.stopped
+
+    def _go_on_unless(self, stopped: bool) -> None:
+        """Raise KeyboardInterrupt where ``fit`` was stopped: a search that went on would compare
+        what has learned half with others.
+        """
+        if stopped:
+            raise KeyboardInterrupt(
+                f"{type(self).__name__}.fit was stopped after {self.n_iter_:,} of {self.epochs:,} "
+                "epochs; model_ is what it had learned"
+            )
 
     def _train_more(self, x: Array, y: Array) -> None:
         """Train one epoch, in this process, with the optimizer's memory of the epochs before."""
@@ -489,7 +502,8 @@ class HornClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
                 raise ValueError(
                     f"HornClassifier needs two classes or more, but y has 1 class: {classes[0]!r}"
                 )
-            self._train(X, numbers.astype(np.int64), is_class=True)
+            stopped = self._train(X, numbers.astype(np.int64), is_class=True)
+        self._go_on_unless(stopped)
         return self
 
     @teaches
@@ -558,7 +572,8 @@ class HornRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
                 self, X, y, dtype=TYPES, order="C", multi_output=True, y_numeric=True,
                 reset=self._begins(),
             )  # fmt: skip
-            self._train(X, self._targets(y), is_class=False)
+            stopped = self._train(X, self._targets(y), is_class=False)
+        self._go_on_unless(stopped)
         return self
 
     @teaches

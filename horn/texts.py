@@ -39,7 +39,7 @@ REMEDY = (
     "define it in a file, in a notebook, in  python -c , or in a text given to exec by a variable: "
     "exec(text)"
 )
-# The attribute of a class that takes its text along where it is pickled by value (sources.CarriedText).
+# The attribute of a class that takes its text along where it is pickled by value: a CarriedText.
 CARRIED = "__horn_carried__"
 # A class that cloudpickle, of joblib, dask and ray, sent from a notebook has this file.
 _SENT = "<dynamic-code>"

@@ -3,6 +3,7 @@
 import copy
 import datetime
 import pickle
+import signal
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import horn
 from examples.zoo.batch_normalization import BatchNormalized
 from horn.sklearn import HornClassifier, HornRegressor
+from horn.training.progress import LineProgress
 
 
 class Leaky(horn.Neuron):
@@ -320,6 +322,28 @@ def test_partial_fit_says_what_it_needs(digits):
         model.partial_fit(x, y)
     with pytest.raises(ValueError, match="are not those of before"):
         model.partial_fit(x, y, classes=range(10))
+
+
+def stopped_in_epoch_two(self, row):
+    if row["epoch"] == 2:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("kind", [HornClassifier, HornRegressor])
+def test_ctrl_c_ends_a_fit_and_the_search_around_it_and_keeps_what_was_learned(
+    kind, digits, monkeypatch
+):
+    """A search went on, and compared a candidate of two epochs with others of all."""
+    x, _, y, _ = digits
+    model = kind(hidden_layer_sizes=(4,), epochs=5, random_state=0, verbose=True)
+    monkeypatch.setattr(LineProgress, "epoch", stopped_in_epoch_two)
+    with pytest.raises(KeyboardInterrupt, match="fit was stopped after 2 of 5 epochs; model_ is"):
+        model.fit(x, y)
+    assert model.n_iter_ == 2 and len(model.predict(x[:3])) == 3
+    model.set_params(epochs=2, verbose=False)
+    np.testing.assert_array_equal(clone(model).fit(x, y).predict(x), model.predict(x))
+    with pytest.raises(KeyboardInterrupt):
+        GridSearchCV(model.set_params(epochs=5, verbose=True), {"epochs": [5, 6]}).fit(x, y)
 
 
 def test_early_stopping_keeps_the_best(digits):
