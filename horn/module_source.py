@@ -187,7 +187,10 @@ class NeededModule:
 
     def _binding(self, name: str) -> list[ast.stmt]:
         """The statements of the module itself that bind a name."""
-        found = [s for names, s in self._bound if name in names]
+        found = [
+            s for names, s in self._bound
+            if name in names or ("*" in names and any(self._gives(i, name) for i in flat([s])))
+        ]  # fmt: skip
         if not found and not hasattr(builtins, name):
             found = [s for names, s in self._bound if "*" in names]
         return found
@@ -213,12 +216,22 @@ class NeededModule:
         later += [s for s in rest if not (isinstance(s, AROUND) and replaces(s, name))]
         return earlier, [made, *itertools.takewhile(lambda s: not is_whole(s, name), later)]
 
+    def _gives(self, statement: ast.stmt, name: str) -> bool:
+        """Whether ``from module import *`` gives a name, as far as the module is known."""
+        if not isinstance(statement, ast.ImportFrom) or statement.names[0].name != "*":
+            return False
+        origin = None if statement.level else sys.modules.get(statement.module or "")
+        own: dict[str, Any] = {} if origin is None else vars(origin)
+        return name in own.get("__all__", [n for n in own if n[:1] != "_"])
+
     def _makes(self, statement: ast.stmt, name: str, value: type | types.FunctionType) -> bool:
         """Whether a statement made the function or class that a name has now, by its place."""
         if isinstance(statement, DEFINITIONS):
             return statement.name == name and self._is_definition(statement, value)
         if isinstance(statement, ast.ImportFrom):
             origin = None if statement.level else sys.modules.get(statement.module or "")
+            if self._gives(statement, name):
+                return getattr(origin, name, None) is value
             return any(
                 (a.asname or a.name) == name and getattr(origin, a.name, None) is value
                 for a in statement.names

@@ -229,7 +229,8 @@ class SourceCapture:
             return self._captured(own, thing.__qualname__)
         if code is None and texts.file_of(namespace) and "get_ipython" not in namespace:
             return self._module(thing.__module__ or "", thing.__qualname__)
-        if code is not None and texts.is_file(code.co_filename):
+        is_in_notebook = "get_ipython" in namespace  # by %run -i, if its code has a file
+        if code is not None and texts.is_file(code.co_filename) and not is_in_notebook:
             module = sys.modules.get(thing.__module__ or "")
             if module is None or (thing.__module__ == "__main__" and namespace is not vars(module)):
                 # Pickled by value, or run by %run: the main module here is another program.

@@ -689,6 +689,28 @@ def test_a_name_that_is_given_to_another_function_is_that(first, tmp_path):
     np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[6.0, 6.0]])
 
 
+@pytest.mark.parametrize("public, expected", [("", 6.0), ("__all__ = ['other']\n", 15.0)])
+def test_a_star_gives_names_that_had_other_values_before(edited, tmp_path, public, expected):
+    """It was no statement that says so, and tasks and model files got the value of before."""
+    helper, _, _ = edited
+    exec(public, vars(helper))
+    cells = ["def bend(z):\n    return 5.0 * z\n", NEURON.replace("from helper import bend", "")]
+    space = in_cells(*cells, "from helper import *")
+    loaded = trained_and_loaded(of_ones(space["Mine"]), tmp_path)
+    np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[expected, expected]])
+
+
+def test_what_run_i_leaves_is_of_the_notebook_and_a_cell_may_define_it_again(tmp_path):
+    """``%run -i`` runs a file in the notebook's own namespace."""
+    file = tmp_path / "setup.py"
+    file.write_text(BEND.replace("TABLE[0]", "1.0") + NEURON.replace("from helper import bend", ""))
+    text = file.read_text()
+    ran = f"file, text = {str(file)!r}, {text!r}\nexec(compile(text, file, 'exec'))"
+    for cells, expected in (((ran,), 6.0), ((ran, "def bend(z):\n    return 5.0 * z\n"), 15.0)):
+        loaded = trained_and_loaded(of_ones(in_cells(*cells)["Mine"]), tmp_path)
+        np.testing.assert_array_equal(loaded.predict(np.ones((1, 3))), [[expected, expected]])
+
+
 def in_cells(*cells):
     """What IPython's cells leave behind."""
     history = types.SimpleNamespace(input_hist_parsed=list(cells))
