@@ -67,6 +67,11 @@ def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
             refuse_masked(each, letter)
         except DataError as error:
             raise ValueError(str(error)) from None
+    y: Any = data[1] if len(data) > 1 else None
+    dtype = getattr(y, "dtype", None)
+    if dtype is not None and not isinstance(dtype, np.dtype) and hasattr(y, "isna"):
+        # A column of pandas' own types: scikit-learn would compare its NA.
+        _check_all_there([*y], np.flatnonzero(y.isna()), "y")
     try:
         return validate_data(estimator, *data, **how)
     except ValueError as error:
@@ -77,6 +82,15 @@ def _checked(estimator: Any, *data: Any, **how: Any) -> Any:
             "pictures make a horn.Network, with net.input(features, steps=...) or "
             "net.input((height, width, channels)), and horn.train; or write X.reshape(len(X), -1)"
         ) from None
+
+
+def _check_all_there(labels: Any, empty: Any, what: str) -> None:
+    """Raise ValueError where labels are missing. empty : their rows."""
+    if len(empty):
+        raise ValueError(
+            f"{what} has no label in row {empty[0]:,}, but {labels[empty[0]]} ({len(empty):,} in "
+            "all); leave those samples out, or give them a class of their own"
+        )
 
 
 def _check_ordered(y: Array, what: str) -> None:
@@ -90,11 +104,7 @@ def _check_ordered(y: Array, what: str) -> None:
         return
     labels = y.ravel().tolist()
     empty = [row for row, label in enumerate(labels) if label is None]
-    if empty:
-        raise ValueError(
-            f"{what} has no label in row {empty[0]:,}, but None ({len(empty):,} in all); leave "
-            "those samples out, or give them a class of their own"
-        )
+    _check_all_there(labels, empty, what)
     if len({isinstance(label, str) for label in labels}) > 1:
         kinds = ", ".join(sorted({type(label).__name__ for label in labels}))
         raise ValueError(

@@ -422,6 +422,18 @@ def test_training_that_breaks_off_leaves_the_epochs_before(monkeypatch):
     assert model.n_iter_ == 2
 
 
+@pytest.mark.parametrize("dtype", ["string", "category", "Int64", "boolean"])
+def test_a_column_with_missing_labels_is_told_the_first_row(dtype):
+    """It was pandas' TypeError: boolean value of NA is ambiguous."""
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.Series(["0", None, "1", "0", None, "1"], dtype="string")
+    kinds = {"string": labels, "category": labels.astype("category"),
+             "Int64": labels.astype("Int64"), "boolean": labels == "1"}  # fmt: skip
+    with pytest.raises(ValueError, match=r"y has no label in row 1, but .* \(2 in all\); leave"):
+        HornClassifier(epochs=1).fit(np.ones((6, 2)), kinds[dtype])
+    assert HornClassifier(epochs=1).fit(np.ones((4, 2)), kinds[dtype].dropna()).n_iter_ == 1
+
+
 @pytest.mark.parametrize("third, said", [
     (None, r"y has no label in row 2, but None \(2 in all\); leave those samples out"),
     (1, r"y has labels of several types, int, str, which have no order; .* y\.astype\(str\)"),
