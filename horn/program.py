@@ -559,6 +559,15 @@ class Program:
         parts = (s.length for s in self.statements if isinstance(s, Parts))
         return next(parts, self.steps)
 
+    @property
+    def shown(self) -> frozenset[str]:
+        """The buffers that are read when all statements have run. Of sequences ``kept`` has the
+        probes that are asked for; a stream, which is of one step, is asked for any.
+        """
+        found = {*self.outputs, *self.losses, *self.aggregates, *self.kept}
+        found |= set() if self.loss is None else {self.loss}
+        return frozenset(found.union(self.probes.values()) if self.steps <= 1 else found)
+
 
 ROW_WEIGHT = "#row_weight"  # the given buffer (b,): how often each row's gradient counts
 

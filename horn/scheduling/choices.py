@@ -127,7 +127,7 @@ def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:
     read = {name for s in statements for name in reads(s)}
     moved = Counter(move.array for move in moves)
     views = {b.value[0] for b in program.buffers.values() if b.role in ("view", "late")}
-    shown = {program.loss, *program.outputs, *program.losses, *program.aggregates}
+    elsewhere = read | views | program.shown
     found: dict[str, str] = {}
     for move in moves:
         part, whole = (move.out, move.array) if move.monoid else (move.array, move.out)
@@ -135,7 +135,7 @@ def parts_of_wholes(program: Program, share: Share) -> dict[str, str]:
             continue
         if arrays[move.out] != {move.array} or not _is_part(program, share, move, part, whole):
             continue
-        if move.monoid and (moved[whole] > 1 or whole in read | views | shown):
+        if move.monoid and (moved[whole] > 1 or whole in elsewhere):
             continue  # the others' parts are added to it
         found[part] = whole
     return found

@@ -9,7 +9,7 @@ extreme of a window and its place are found together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horn import ir
@@ -91,9 +91,7 @@ def joined_of(program: Program) -> Joined:
         for name in set(reads(s)):
             readers.setdefault(name, []).append(s)
     n_writers = Counter(name for s in statements for name in writes(s))
-    shown = {program.loss, *program.outputs, *program.losses, *program.probes.values()}
-    shown |= {*program.aggregates}
-    shown |= {m.array for s in statements if isinstance(s, Post) for m in s.moves}
+    shown = program.shown | {m.array for s in statements if isinstance(s, Post) for m in s.moves}
     with_end: dict[int, tuple[Statement, End]] = {}
     where = {id(s): k for k, s in enumerate(statements)}
     made_at = dict(where)  # folds that have an end come later
@@ -139,10 +137,10 @@ def joined_of(program: Program) -> Joined:
     return Joined(with_end, frozenset(done | _unread(program, shown)), places)
 
 
-def _unread(program: Program, shown: Set[str | None]) -> set[int]:
+def _unread(program: Program, shown: frozenset[str]) -> set[int]:
     """The weights of each synapse that only squares would read, by their statements' ``id``."""
     nested = list(every(program.statements))
-    needed = set(shown).union(*(reads(s) for s in nested if not only_squares(program, s)))
+    needed = shown.union(*(reads(s) for s in nested if not only_squares(program, s)))
     return {id(s) for s in nested if isinstance(s, Expand) and s.out not in needed}
 
 

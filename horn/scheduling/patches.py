@@ -92,10 +92,9 @@ def find_patched(program: Program, batch_size: int) -> Patched:
         for node in each.inputs:
             if node.op is Op.LOAD and node.value in expanded:
                 found.shared[node.value] = expanded[node.value].array
-    shown = {*program.probes.values(), *program.aggregates}
     found.unread.update(
         name
-        for name in found.shared.keys() - shown
+        for name in found.shared.keys() - program.shown
         if all(_is_patched(s, name, found) for s in readers[name])
     )
     return found

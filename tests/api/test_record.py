@@ -117,6 +117,30 @@ def test_each_sequence_draws_as_it_does_at_prediction(backend: str) -> None:
     np.testing.assert_allclose(stream(X[2]), made.predict(X)[2], atol=1e-5)
 
 
+class Ramp(horn.Neuron):
+    """Weighs its messages by their places: an array as large as the layer that it hears."""
+
+    def forward(self, messages: Any) -> None:
+        y = sum(m.input * m.weight for m in messages)
+        top = self.max(y, over="layer")
+        self.feedforward(y + sum(m.weight * horn.math.tanh(m.index * top) for m in messages))
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+def test_what_a_layer_sent_is_not_overwritten_by_those_that_hear_it(backend: str) -> None:
+    net = horn.Network(seed=1)
+    net.input(3, steps=4)
+    net.layer(4, activation="tanh", name="below")
+    net.layer(5, neuron=Ramp, name="ramp")
+    net.output(2, loss="squared_error", each_step=True)
+    made, judge = (
+        horn.Model(net, net.initial_parameters(), backend=b) for b in (backend, "python")
+    )
+    found, expected = made.record(X / 255), judge.record(X / 255)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-5, err_msg=name)
+
+
 def test_of_no_sequences_the_steps_and_sizes_are_told() -> None:
     made = model()
     for steps in (2, 4, 8):
