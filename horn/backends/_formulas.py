@@ -12,7 +12,8 @@ from typing import Any
 from horn import ir
 from horn._kernels.engine import Scalar, Tape, View
 from horn.ir import Node, Op
-from horn.scheduling.passes import NAMES
+from horn.program import Output
+from horn.scheduling.passes import single
 
 
 class Formulas:
@@ -21,7 +22,7 @@ class Formulas:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.scalars: dict[str, Scalar] = {}
-        self.derived: dict[Node, Scalar] = {}
+        self.derived: dict[Node, str] = {}  # by what a scalar is made of, its name
 
     def append(
         self,
@@ -32,49 +33,39 @@ class Formulas:
         label: str = "",
     ) -> None:
         """Append one pass: every output is the value of its node. ``views``: the loads, by name."""
+        monoid, axis = reduce or ("", "")
+        each = single([Output(label, self._lifted(node), axis, monoid) for _, node in outputs])
         inputs: list[Any] = []
-        ops: list[tuple[Any, ...]] = []
-        known: dict[Node, tuple[bool, int]] = {}  # (is an operation, index)
-
-        def read(node: Node, what: Any) -> None:
-            known[node] = (False, len(inputs))
-            inputs.append(what)
-
-        def lower(node: Node) -> None:
-            if node in known:
-                return
+        for node in each.inputs:
             if node.op is Op.LOAD:
-                read(node, views[node.value])
-            elif node.op is Op.CONST:
-                read(node, float(node.value))
-            elif not node.axes:
-                read(node, self._number(node))
+                inputs.append(views[node.value])
             else:
-                for argument in node.args:
-                    lower(argument)
-                known[node] = (True, len(ops))
-                ops.append((NAMES[node.op], *(known[a] for a in node.args)))
-
-        for _, root in outputs:
-            lower(root)
-
-        def place(value: tuple[bool, int]) -> int:
-            return value[1] + (len(inputs) if value[0] else 0)
-
+                inputs.append(
+                    float(node.value) if node.op is Op.CONST else self._scalar(node.value)
+                )
+        results = zip(outputs, each.results, strict=True)
         self.tape.loop(
-            axes, inputs, [(name, *map(place, args)) for name, *args in ops],
-            [(view, place(known[root])) for view, root in outputs], reduce=reduce, label=label,
+            axes, inputs, each.numbered, [(view, each.number(at)) for (view, _), at in results],
+            reduce=reduce, label=label,
         )  # fmt: skip
 
-    def _number(self, node: Node) -> Scalar:
-        for leaf in ir.walk(node):
-            if leaf.op is Op.SCALAR and leaf.value not in self.scalars:
-                self.scalars[leaf.value] = self.tape.scalar()
-        if node.op is Op.SCALAR:
-            return self.scalars[node.value]
-        if node not in self.derived:
-            self.derived[node] = self.tape.scalar()
-        return self.derived[node]
+    def _lifted(self, root: Node) -> Node:
+        """The expression with a scalar of its own for each number that is made of scalars."""
+
+        def find(node: Node) -> Node | None:
+            if node.axes or node.op in (Op.LOAD, Op.CONST, Op.SCALAR):
+                return None
+            name = self.derived.setdefault(node, f"#{len(self.derived)}")
+            for each in (name, *(leaf.value for leaf in ir.walk(node) if leaf.op is Op.SCALAR)):
+                self._scalar(each)
+            return ir.Scalar(name)
+
+        return ir.replace(root, find)
+
+    def _scalar(self, name: str) -> Scalar:
+        if name not in self.scalars:
+            self.scalars[name] = self.tape.scalar()
+        return self.scalars[name]
 
     def set(self, **values: float) -> None:
         """Set the scalars, and the nodes derived from them, for the next runs."""
@@ -83,8 +74,8 @@ class Formulas:
             if name in values:
                 numbers[scalar.index] = values[name]
         here = {name: float(numbers[scalar.index]) for name, scalar in self.scalars.items()}
-        for node, scalar in self.derived.items():
-            numbers[scalar.index] = _evaluated(node, here)
+        for node, name in self.derived.items():
+            numbers[self.scalars[name].index] = _evaluated(node, here)
 
 
 def _evaluated(node: Node, scalars: Mapping[str, float]) -> float:

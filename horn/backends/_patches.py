@@ -146,18 +146,13 @@ class PatchWriter:
     def _dense(self, each: Pass, patch: Patch, here: _Window) -> Array:
         """Append the dense loop of a patch. Its rows are samples and positions."""
         inputs = [self._input(node, k, each, patch, here) for k, node in enumerate(each.inputs)]
-
-        def number(value: tuple[str, int]) -> int:
-            return value[1] + (len(inputs) if value[0] == "op" else 0)
-
         n_rows, n_places = len(patch.positions), len(patch.taps) * here.channels
         lengths = {"b": here.size * n_rows, "o": here.maps, "i": n_places}
         letters = "boi".replace(each.axis, "")
         made = self._array(tuple(lengths[letter] for letter in letters), "made")
         self.tape.loop(
             {**lengths, "b": self.memory.times(here.rows, n_rows)}, inputs,
-            [(name, *map(number, values)) for name, *values in each.ops],
-            [(View(made, letters), number(each.results[0]))],
+            each.numbered, [(View(made, letters), each.number(each.results[0]))],
             reduce=(each.monoid, each.axis), label=here.label,
         )  # fmt: skip
         return made

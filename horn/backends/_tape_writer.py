@@ -553,10 +553,6 @@ class TapeWriter:
                 inputs.append(float(given.value))
             else:
                 inputs.append(self.scalars[given.value])
-
-        def number(value: tuple[str, int]) -> int:
-            return value[1] + (len(inputs) if value[0] == "op" else 0)
-
         outs, label = [place.out(o) for o in each.outputs], each.outputs[0].buffer
         rows = outs
         if needs_rows(domain, edges is not None, self.memory.layout):
@@ -566,8 +562,8 @@ class TapeWriter:
                     inputs[k] = self._in_rows(view, k)
                     self._copy(view, inputs[k], place.axes, label)
         self.tape.loop(
-            place.axes, inputs, [(name, *map(number, args)) for name, *args in each.ops],
-            [(row, number(value)) for row, value in zip(rows, each.results, strict=True)],
+            place.axes, inputs, each.numbered,
+            [(row, each.number(value)) for row, value in zip(rows, each.results, strict=True)],
             reduce=(each.monoid, place.folded) if axis else None, label=label,
         )  # fmt: skip
         for row, out in zip(rows, outs, strict=True):

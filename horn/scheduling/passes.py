@@ -4,7 +4,7 @@ alone. ``kernels`` makes tapes of them, the cost model counts them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,15 @@ class Pass:
     def n_constants(self) -> int:
         """The number of inputs that are numbers, not arrays."""
         return sum(n.op in (Op.CONST, Op.SCALAR) for n in self.inputs)
+
+    def number(self, value: Value) -> int:
+        """A value's place among the inputs and, behind them, the operations."""
+        return value[1] + (len(self.inputs) if value[0] == "op" else 0)
+
+    @property
+    def numbered(self) -> list[tuple[Any, ...]]:
+        """The operations on values by their numbers, as a tape takes them."""
+        return [(name, *map(self.number, values)) for name, *values in self.ops]
 
     @property
     def is_sum_of_products(self) -> bool:
@@ -131,10 +140,11 @@ def passes(s: Loop) -> list[Pass]:
     if plain:
         groups.append(plain)
     assert len(groups) == 1 or not plain, "a loop either reduces or stores"
-    return [_pass(outputs) for outputs in groups]
+    return [single(outputs) for outputs in groups]
 
 
-def _pass(outputs: list[Output]) -> Pass:
+def single(outputs: Sequence[Output]) -> Pass:
+    """One loop for outputs that are all stored, or for one that is reduced."""
     monoid = outputs[0].monoid
     inputs: list[Node] = []
     ops: list[tuple[Any, ...]] = []
@@ -171,7 +181,7 @@ def _pass(outputs: list[Output]) -> Pass:
     return found
 
 
-def _pairs(outputs: list[Output]) -> dict[Node, Node]:
+def _pairs(outputs: Sequence[Output]) -> dict[Node, Node]:
     """Sines and cosines of the same values: side by side the kernels compute them at once."""
     nodes = ir.walk(*(o.node for o in outputs))
     waves = {(n.op, n.args[0]): n for n in nodes if n.op in (Op.SIN, Op.COS)}
