@@ -29,6 +29,30 @@ def called_twice(word: str) -> str:
     return f"self.{word} is called a second time; call it exactly once on every path"
 
 
+def no_written_backward(cls: str, why: str) -> str:
+    return (
+        f"{cls} writes backward, but {why}: leave backward out and horn derives it, or push in "
+        "forward if it is to learn without a gradient"
+    )
+
+
+def has_interlayer(layer: str) -> str:
+    return f"{layer} has an interlayer, which mixes its neurons"
+
+
+def has_weights(n: int) -> str:
+    return f"its synapses have {n} weights, so it has no one delta"
+
+
+ASKS = (
+    "its forward asks the layer or the batch, through which one neuron's error depends on the "
+    "others"
+)
+TELLS_APART = "its forward tells its inputs apart (messages.x), so it has no one delta"
+NO_WEIGHTED_SUM = (
+    "its forward is more than a function of sum(input * weight), so it has no one delta"
+)
+
 NO_OUTPUT = "self.output is read before self.feedforward(...) has set it"
 
 

@@ -26,6 +26,9 @@ class _Numbers(Array):
         return _numbers(math.apply(name, *map(_plain, given)))
 
 
+_Numbers.__name__ = "number"  # as Python calls it in its own refusals: users have no other
+
+
 def _numbers(x: Any) -> Any:
     return np.asarray(x, np.float64).view(_Numbers)
 

@@ -283,42 +283,21 @@ class Stage:
         point 5)."""
         if not self.writes_backward:
             return
-        name, method = self.cls.__name__, self.cls.backward  # type: ignore[attr-defined]
+        why = ""
         if self.layer.interlayer is not None:
-            raise user_text.error_at(
-                method,
-                f"{name}.backward is written, but {self.name} has an interlayer, through which "
-                "one neuron's delta depends on the "
-                f"whole layer; remove backward (it is derived), or the interlayer",
-            )
-        if self.asks:
-            raise user_text.error_at(
-                method,
-                f"{name}.backward is written, but {name}.forward asks the layer or the batch, "
-                "through which one neuron's delta depends on the others; remove backward: it is "
-                "derived",
-            )
-        if len(self.layer.weights) > 1:
-            raise user_text.error_at(
-                method,
-                f"{name}.backward is written, but its synapses have {len(self.layer.weights)} "
-                "weights, so it has no one delta to propagate back; remove backward: it is derived",
-            )
-        if self.tells_inputs_apart:
-            raise user_text.error_at(
-                method,
-                f"{name}.backward is written, but {name}.forward tells its inputs apart "
-                "(messages.x), so it has no one delta to propagate back; remove backward: it is "
-                "derived",
-            )
-        if not self.weighted_sum:
-            raise user_text.error_at(
-                method,
-                f"{name}.backward is written, but {name}.forward does not depend on its messages "
-                "through "
-                "sum(m.input * m.weight) alone, so it has no delta to propagate back; remove "
-                "backward: it is derived",
-            )
+            why = refusals.has_interlayer(self.name)
+        elif self.asks:
+            why = refusals.ASKS
+        elif len(self.layer.weights) > 1:
+            why = refusals.has_weights(len(self.layer.weights))
+        elif self.tells_inputs_apart:
+            why = refusals.TELLS_APART
+        elif not self.weighted_sum:
+            why = refusals.NO_WEIGHTED_SUM
+        if why:
+            method = self.cls.backward  # type: ignore[attr-defined]
+            problem = refusals.no_written_backward(self.cls.__name__, why)
+            raise user_text.error_at(method, problem)
 
     # --- messages
 

@@ -14,11 +14,6 @@ from horn.language import parse
 from horn.layers import Layer
 from horn.neuron import has_backward
 
-INSTEAD = (  # of a backward that cannot be written
-    "leave backward out and horn derives it, or push in forward if it is to learn without a "
-    "gradient"
-)
-
 
 def read_layer(
     layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
@@ -70,32 +65,19 @@ def asks(forward: ForwardIR) -> bool:
 
 
 def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> None:
-    name = layer.neuron.__name__
+    why = ""
     if layer.interlayer is not None:
-        raise backward.error(
-            f"{name} writes backward, but {layer.name} has an interlayer, which "
-            f"mixes its neurons: {INSTEAD}",
-        )
-    if asks(forward):
-        raise backward.error(
-            f"{name} writes backward, but its forward asks the layer or the batch, through which "
-            f"one neuron's error depends on the others: {INSTEAD}",
-        )
-    if len(layer.weights) > 1:
-        raise backward.error(
-            f"{name} writes backward, but its synapses have {len(layer.weights)} weights, so it "
-            f"has no one delta: {INSTEAD}",
-        )
-    if any(n.op is Op.OF_INPUT for n in ir.walk(forward.output)):
-        raise backward.error(
-            f"{name} writes backward, but its forward tells its inputs apart (messages.x), so it "
-            f"has no one delta: {INSTEAD}",
-        )
-    if not derive.weighted_sum(forward.output, layer.weights)[0]:
-        raise backward.error(
-            f"{name} writes backward, but its forward is more than a function of "
-            f"sum(input * weight), so it has no one delta: {INSTEAD}",
-        )
+        why = refusals.has_interlayer(layer.name)
+    elif asks(forward):
+        why = refusals.ASKS
+    elif len(layer.weights) > 1:
+        why = refusals.has_weights(len(layer.weights))
+    elif any(n.op is Op.OF_INPUT for n in ir.walk(forward.output)):
+        why = refusals.TELLS_APART
+    elif not derive.weighted_sum(forward.output, layer.weights)[0]:
+        why = refusals.NO_WEIGHTED_SUM
+    if why:
+        raise backward.error(refusals.no_written_backward(layer.neuron.__name__, why))
 
 
 def read_aggregate(aggregate: Aggregate) -> Node:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import horn
+from horn.backends import Setup, make
+from horn.data import Dataset
 from horn.errors import CompileError, HornError, ModelError
 from tests.api.running import dataset, engine, probe
 
@@ -422,7 +424,65 @@ def test_a_written_backward_with_an_interlayer():
             self.backpropagate(0.0)
 
     problem = complaint(Written, interlayer=horn.activations.softmax)
-    assert "layer1 has an interlayer" in problem and "remove backward" in problem
+    assert "layer1 has an interlayer, which mixes its neurons: leave backward out" in problem
+
+
+class Written(Sum):
+    def backward(self, messages):
+        self.backpropagate(0.0)
+
+
+class Asks(Written):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(z - self.mean(z, over="layer"))
+
+
+class Extreme(Written):
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+class Two(Written):
+    a, b = horn.Weight(), horn.Weight()
+
+    def forward(self, messages):
+        self.feedforward(sum(m.input * m.a for m in messages))
+
+
+@pytest.mark.parametrize(
+    ("neuron", "interlayer"),
+    [(Written, horn.activations.softmax), (Asks, None), (Extreme, None), (Two, None)],
+)
+def test_a_written_backward_is_refused_in_the_words_of_the_compiler(neuron, interlayer):
+    found = []
+    for backend in ("python", "kernels"):
+        net = horn.Network(seed=1)
+        net.input(3)
+        net.layer(2, neuron=neuron, interlayer=interlayer)
+        net.output(2, activation="softmax", loss="cross_entropy")
+        with pytest.raises(CompileError) as caught:
+            engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 2, "float64", 1))
+            engine.bind(Dataset(np.ones((2, 3)), np.array([0, 1])))
+            engine.step(np.arange(2), iteration=0, first_sample=0)
+        found.append(caught.value.problem)
+    assert found[0] == found[1]
+    assert f"{neuron.__name__} writes backward, but " in found[0]
+
+
+class Rounds(horn.SGD):
+    def update(self, w, g, slots, lr, t):
+        return w - lr * round(g), slots
+
+
+def test_a_number_of_a_formula_is_called_a_number():
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    engine = make("python", Setup(net, Rounds(0.1), "labels", 2, "float64", 1))
+    engine.bind(Dataset(np.ones((2, 3)), np.array([0, 1])))
+    with pytest.raises(HornError, match="type number doesn't define __round__"):
+        engine.step(np.arange(2), iteration=0, first_sample=0)
 
 
 def test_a_written_backward_on_a_forward_that_is_no_weighted_sum():
@@ -433,7 +493,7 @@ def test_a_written_backward_on_a_forward_that_is_no_weighted_sum():
         def backward(self, messages):  # here
             self.backpropagate(0.0)
 
-    assert "has no delta to propagate back" in complaint(Written)
+    assert "so it has no one delta: leave backward out" in complaint(Written)
 
 
 class Largest(horn.Neuron):
