@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from horn import ir
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
+from horn.compiler.layer_questions import LayerQuestions
 from horn.compiler.storage import Storage
 from horn.errors import ModelError
 from horn.ir import (
@@ -35,7 +36,7 @@ from horn.language.source import source_of
 from horn.layers import Layer, Link
 from horn.neuron import OF_A_SAMPLE, WEIGHT
 from horn.optimizers import PREVIOUS_UPDATE, Optimizer, no_previous
-from horn.program import ERRORS, BatchSum, ChannelSum, Draw, Frame, Output, Rank, members_of
+from horn.program import ERRORS, Draw, Frame, members_of
 
 TALL = 8  # levels of operations: a taller expression is stored where all neurons read it
 
@@ -95,6 +96,7 @@ class MessageExpressions:
     def __init__(self, storage: Storage, code: NetworkCode, optimizer: Optimizer | None) -> None:
         self.storage, self.code, self.optimizer = storage, code, optimizer
         self.network = storage.network
+        self.questions = LayerQuestions(storage)
         self.known: dict[tuple[int, str, Node], Node] = {}
         self.states: dict[tuple[int, str], Node] = {}
         self.target: Callable[[Layer], Node] | None = None  # the target of an output
@@ -124,7 +126,7 @@ class MessageExpressions:
             elif node.op is Op.REDUCE and node.value[1] == "b" and self.storage.steps:
                 inside = ir.replace(node.args[0], find, done)
                 is_back = ir.contains(node.args[0], Op.UPSTREAM)
-                found = self.over_batch(inside, node.value[0], layer, is_back)
+                found = self.questions.over_batch(inside, node.value[0], layer, is_back)
             elif node.op is Op.REDUCE:
                 monoid, axis = node.value
                 core = without_factors(node.args[0])
@@ -135,17 +137,17 @@ class MessageExpressions:
                     if not self.storage.steps:  # backward reads the buffer that forward stored
                         self.known[layer.index, phase, core] = done[core]
                 inside = ir.replace(node.args[0], find, done)
-                found = self.over_all(inside, monoid, axis, layer)
+                found = self.questions.over_all(inside, monoid, axis, layer)
             elif node.op is Op.HALFWAY:  # the next reads its bounds, not all that were before
                 for end in node.args:
                     if (layer.index, phase, end) not in self.known:
-                        stored = self.bound(ir.replace(end, find, done), layer)
+                        stored = self.questions.bound(ir.replace(end, find, done), layer)
                         done[end] = self.known[layer.index, phase, end] = stored
                 found = make(Op.HALFWAY, *(self.known[layer.index, phase, e] for e in node.args))
             elif node.op is Op.CHANNEL_SUM:
-                found = self.channel_sum(ir.replace(node.args[0], find, done), layer)
+                found = self.questions.channel_sum(ir.replace(node.args[0], find, done), layer)
             elif node.op is Op.RANK:
-                found = self.rank(ir.replace(node.args[0], find, done), layer)
+                found = self.questions.rank(ir.replace(node.args[0], find, done), layer)
             elif not node.args:
                 found = self.vertex_leaf(node, code, phase)
             if found is not None:
@@ -154,110 +156,13 @@ class MessageExpressions:
 
         return [ir.replace(root, find, done) for root in roots]
 
-    def bound(self, end: Node, layer: Layer) -> Node:
-        """A bound of a number that is halved in, in a buffer of its own."""
-        return self.storage.store(end, Frame(layer.index), end.axes, "bound") if end.axes else end
-
-    def over_all(self, inside: Node, monoid: str, axis: str, layer: Layer) -> Node:
-        """A reduction over the neurons of a layer, or over the samples of the batch."""
-        frame, stem = Frame(layer.index), f"{layer.name}.{monoid}"
-        if axis not in inside.axes:  # a target that is one number, or a State
-            if axis == "b":
-                return ir.reduce(monoid, axis, inside)
-            inside = mul(inside, self.storage.ones(frame, axis))
-        if not monoid.startswith("arg"):
-            return self.storage.reduction_loop(inside, axis, monoid, frame, stem)
-        # The first place of the extreme, or of NaN: tasks can combine both steps. The stored values
-        # are compared, to the bit.
-        kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
-        best = self.storage.reduction_loop(kept, axis, monoid[3:], frame, f"{stem}.best")
-        found = make(Op.OR, make(Op.EQ, kept, best), make(Op.NE, kept, kept))
-        here = select(found, self.index(layer, axis), const(float("inf")))
-        return self.storage.reduction_loop(here, axis, "min", frame, stem)
-
-    def over_batch(self, inside: Node, monoid: str, layer: Layer, is_back: bool) -> Node:
-        """A sum over the samples of sequences that have the step, at each of them; is_back : of
-        gradients, which reach those samples alone.
-        """
-        if monoid == "any":
-            ones = select(inside, const(1.0), ZERO)
-            return make(Op.GT, self.over_batch(ones, "sum", layer, is_back), ZERO)
-        assert monoid == "sum", monoid
-        valid = self.storage.valid
-        there = None if valid is None else make(Op.NE, valid, ZERO)
-        found = self.batch_sum(inside if there is None else select(there, inside, ZERO), layer)
-        return select(there, found, ZERO) if is_back and there is not None else found
-
-    def batch_sum(self, inside: Node, layer: Layer) -> Node:
-        """The sum over the rows of a step, at each of them."""
-        frame = Frame(layer.index)
-        for letter in "bo":
-            if letter not in inside.axes:
-                inside = mul(inside, self.ones(frame, letter))
-        key = (frame, "batch sum", inside)
-        if key not in self.storage.stored:
-            kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
-            axes = self.storage.axes_of(frame, "bo")
-            out = self.storage.buffer(self.storage.fresh(f"{layer.name}.batch_sum"), axes)
-            self.storage.emit(BatchSum(frame, out, kept.value))
-            self.storage.stored[key] = load(out, "bo")
-        return self.storage.stored[key]
-
-    def ones(self, frame: Frame, letter: str) -> Node:
-        """A one for each row, or neuron."""
-        if letter == "o":
-            return self.storage.ones(frame, "o")
-        key = (frame, "ones of rows", const(1.0))
-        if key not in self.storage.stored:
-            name = self.storage.buffer(
-                self.storage.fresh("ones"), self.storage.axes_of(frame, "bo")
-            )
-            self.storage.loop(frame, [Output(name, const(1.0))])
-            self.storage.stored[key] = load(name, "bo")
-        return self.storage.stored[key]
-
-    def samples(self, layer: Layer, is_share: bool) -> Node:
-        """The number of samples in the batch; in sequences, of those that have the step. is_share :
-        1 / this number.
-        """
-        valid = self.storage.valid
-        if valid is None:
-            return ir.Scalar("inv_rows" if is_share else "rows")
-        found = self.batch_sum(valid, layer)
-        return 1.0 / found if is_share else found
-
-    def rank(self, inside: Node, layer: Layer) -> Node:
-        """The rank of each neuron in its layer, the largest first."""
-        frame, axes = Frame(layer.index), ("b", f"n{layer.index}")
-        kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
-        key = (frame, "rank", kept)
-        if key not in self.storage.stored:
-            out = self.storage.buffer(self.storage.fresh(f"{layer.name}.rank"), axes)
-            self.storage.emit(Rank(frame, out, kept.value))
-            self.storage.stored[key] = load(out, "bo")
-        return self.storage.stored[key]
-
-    def channel_sum(self, inside: Node, layer: Layer) -> Node:
-        """The sum over all positions of each neuron's channel."""
-        frame = Frame(layer.index)
-        if "o" not in inside.axes:
-            inside = mul(inside, self.storage.ones(frame, "o"))
-        kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
-        key = (frame, "channel sum", kept)
-        if key not in self.storage.stored:
-            stem = self.storage.fresh(f"{layer.name}.channel_sum")
-            out = self.storage.buffer(stem, self.storage.axes_of(frame, kept.axes))
-            self.storage.emit(ChannelSum(frame, out, kept.value))
-            self.storage.stored[key] = load(out, kept.axes)
-        return self.storage.stored[key]
-
     def vertex_leaf(self, node: Node, code: LayerCode, phase: str) -> Node:
         layer = code.layer
         axis = f"n{layer.index}"
         if node.op in (Op.CONST, Op.LOAD):
             return node
         if node.op is Op.SCALAR and node.value in ("rows", "batch_share"):
-            return self.samples(layer, node.value == "batch_share")
+            return self.questions.samples(layer, node.value == "batch_share")
         if node.op is Op.SCALAR:
             return const(float(layer.size)) if node.value == "layer_size" else node
         if node.op is Op.PARAM:
@@ -276,7 +181,7 @@ class MessageExpressions:
             self.storage.persistent(name, (axis,), "state")
             return self.storage.learned(name, (axis,), "o")
         if node.op is Op.INDEX:
-            return self.index(layer, "o")
+            return self.questions.index(layer, "o")
         if node.op is Op.COUNT:
             return self.fan(layer, "fan_in" if phase == "forward" else "fan_out", node.value)
         if node.op is Op.OUTPUT:
@@ -295,12 +200,6 @@ class MessageExpressions:
         if node.op is Op.DRAW:
             return self.draw(node, layer)
         raise AssertionError(f"{node!r} is not a value of a neuron")
-
-    def index(self, layer: Layer, letter: str, first: int = 0) -> Node:
-        """The neurons' numbers, from ``first`` on."""
-        name, axis = f"layer{layer.index}#index" + (f"+{first}" if first else ""), f"n{layer.index}"
-        self.storage.persistent(name, (axis,), "constant", ("index", layer.index, first))
-        return self.storage.learned(name, (axis,), letter)
 
     def fan(self, layer: Layer, kind: str, of_input: str | None = None) -> Node:
         """The number of each neuron's messages, all or of one input."""
@@ -507,7 +406,7 @@ class MessageExpressions:
         layer, link = self.network.layers[frame.layer], self.storage.link(frame)
         offset = self.offsets(layer)[frame.link or 0]
         if link.edges is None:
-            return self.index(link.source, "i", offset)
+            return self.questions.index(link.source, "i", offset)
         name, axes = f"layer{layer.index}#edge{frame.link}", self.storage.axes_of(frame, "oi")
         self.storage.persistent(name, axes, "constant", ("edge", layer.index, frame.link))
         return load(name, "oi") + float(offset)
@@ -524,10 +423,10 @@ class MessageExpressions:
             self.storage.persistent(name, axes, "constant", ("place", layer.index, position))
             return load(name, "oi")
         if all(other.edges is None for other in earlier):
-            return self.index(link.source, "i", sum(x.source.size for x in earlier))
+            return self.questions.index(link.source, "i", sum(x.source.size for x in earlier))
         name, receivers = f"layer{layer.index}#before{position}", (f"n{layer.index}",)
         self.storage.persistent(name, receivers, "constant", ("before", layer.index, position))
-        return self.index(link.source, "i") + self.storage.learned(name, receivers, "o")
+        return self.questions.index(link.source, "i") + self.storage.learned(name, receivers, "o")
 
     def at_bias(self, root: Node, code: LayerCode, is_compared: bool = False) -> Node:
         """An abstract message expression of the receiver for its bias synapse: an input of 1.

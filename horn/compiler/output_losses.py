@@ -77,7 +77,7 @@ class Losses:
         if read.kind == "label":
             name = self.storage.buffer(name, ("b",), full=True)
             self.storage.emit(Target(name, "label", each, read.first))
-            is_label = make(Op.EQ, load(name, "b"), self.messages.index(last, "o"))
+            is_label = make(Op.EQ, load(name, "b"), self.messages.questions.index(last, "o"))
             return select(is_label, const(1.0), ZERO)
         if read.kind == "value":
             name = self.storage.buffer(name, ("b",), full=True)
