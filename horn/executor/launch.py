@@ -53,7 +53,7 @@ from horn.process.control import (
 from horn.process.decisions import BY_BATCH, BY_EPOCH
 from horn.process.job_payload import JobDraft
 from horn.process.job_spec import RunSpec
-from horn.process.main import sign_s
+from horn.process.reporting import heartbeat_s as sign_s
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (
     RecoverySettings,

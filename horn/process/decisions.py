@@ -23,7 +23,7 @@ from horn.process.job_spec import RunSpec
 from horn.schedules import SettableRate
 
 BY_EPOCH, BY_BATCH = 1, 2  # RunSpec.callbacks
-SIGN_S = 1.0
+HEARTBEAT_S = 1.0  # while callbacks run, whose time nobody knows
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class Decisions:
     def _wait(self, iteration: int, is_epoch: bool) -> CallbackDecision:
         key = iteration, is_epoch
         while key not in self._heard:
-            if not self.line.wait(SIGN_S):
+            if not self.line.wait(HEARTBEAT_S):
                 if not self.is_joined:  # its parent expects heartbeats
                     self.line.send(Heartbeat())
                 continue

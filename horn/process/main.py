@@ -16,10 +16,8 @@ import socket
 import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,32 +25,28 @@ import numpy as np
 
 from horn.callbacks import release
 from horn.data.augment import AugmentedBatch
-from horn.errors import BarrierTimeout, MemberLost
 from horn.job import Job
 from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.process import control
-from horn.process.decisions import BY_BATCH, Decisions
+from horn.process.between_updates import BetweenUpdates
+from horn.process.decisions import Decisions
 from horn.process.exits import outlive_log, outlive_reader, write_last
+from horn.process.failure_report import failure_report
 from horn.process.job_payload import OpenedPayload, SharedArrays, open_payload
-from horn.process.limits import out_of_memory
 from horn.process.rendezvous import Rendezvous
+from horn.process.reporting import Heartbeats, ProgressReporter, TraceRecorder
 from horn.runtime.context import TaskContext
 from horn.runtime.group import Group
 from horn.schedules import SettableRate
-from horn.sources import line_of
 from horn.strategies import TaskEngine, Topology, is_of
 from horn.strategies._replica import Replica
 from horn.training.batches import BatchSource
-from horn.training.cursor import plain_row
-from horn.training.hooks import Hooks, in_task, settable
-from horn.training.loop import OwnLoss, TrainingLoop
-from horn.training.loop_control import LoopControl
+from horn.training.hooks import in_task, settable
+from horn.training.loop import TrainingLoop
 from horn.training.loss_journal import LossJournal
 from horn.training.progress import Progress
-from horn.transport import PeerLost
 from horn.wire.frames import Array
-from horn.wire.text import wire_text
 
 if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that few need
     from horn.parameter_server.server import ParameterServer
@@ -61,10 +55,7 @@ if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that 
 
 PR_SET_NAME = 15
 STOP_S = 5.0  # for a server in this process to end after its last message
-SIGNS = 4  # heartbeats, at least, in a superstep's deadline,
-SIGN_S = 5.0  # and seconds between two, at most
 IDLE_TIMEOUTS = 10  # a server may be idle for so many times a task's deadline
-MAX_TRACEBACK = 60_000  # characters, the last ones
 COPIED_AT_ONCE = 1 << 20  # numbers
 
 
@@ -80,129 +71,6 @@ def peak_memory_bytes() -> int:
         if name in ("VmHWM", "RssFile"):
             held[name] = int(value.split()[0]) * 1024
     return held["VmHWM"] - held["RssFile"]
-
-
-class ProgressReporter(Progress):
-    """Reports a group's progress from its first task to the parent: epochs, and group 0's steps."""
-
-    def __init__(
-        self,
-        line: control.ControlChannel,
-        interval_s: float,
-        group: int,
-        own: Callable[[], OwnLoss],
-    ) -> None:
-        self.line, self.interval_s, self.group, self.own = line, interval_s, group, own
-
-    def step(self, epoch: int, iteration: int, loss: float, samples_per_s: float) -> None:
-        if self.group == 0:
-            self.line.send(control.BatchProgress(epoch, iteration, loss, samples_per_s))
-
-    def epoch(self, row: Mapping[str, Any]) -> None:
-        own = self.own()
-        mean = own.total / own.samples if own.samples else 0.0
-        self.line.send(control.EpochRow(plain_row(row), self.group, (float(mean), own.samples)))
-
-
-class TraceRecorder:
-    """Records the first ``limit`` events of a task, for the trace."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.n_left_out = limit, 0
-        self.events: list[tuple[str, str, int, float, float]] = []
-
-    def __call__(self, phase: str, label: str, superstep: int, begin: float, end: float) -> None:
-        if len(self.events) < self.limit:
-            self.events.append((phase, label, superstep, begin, end))
-        else:
-            self.n_left_out += 1
-
-
-class Heartbeats:
-    """Sends heartbeats to the parent, from the thread that trains."""
-
-    def __init__(self, line: control.ControlChannel, superstep_timeout_s: float) -> None:
-        self.line, self.every_s = line, sign_s(superstep_timeout_s)
-        self._next = 0.0
-
-    def __call__(self) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + self.every_s
-            self.line.send(control.Heartbeat())
-
-
-def sign_s(superstep_timeout_s: float) -> float:
-    """Seconds between two heartbeats of a task that trains."""
-    return min(superstep_timeout_s / SIGNS, SIGN_S)
-
-
-@dataclass(eq=False)
-class BetweenUpdates(LoopControl):
-    """What a task does between updates besides training. Its loop calls it, which is set later.
-
-    guest : the server in this process. watching : the callbacks that run in every task. decisions :
-    of those in the parent. saver : of checkpoints; it hears the parent. losses : where this task
-    writes those of its group, for when it comes back to servers. is_leaving : hears the parent
-    where no saver does; whether this group is to leave.
-    """
-
-    group: Group
-    engine: TaskEngine
-    guest: ServerThread | None
-    watching: Hooks | None
-    decisions: Decisions | None
-    saver: TaskCheckpoints | None
-    losses: LossJournal | None
-    is_leaving: Callable[[], bool]
-    loop: TrainingLoop = field(init=False)
-
-    def __post_init__(self) -> None:
-        decisions, watching = self.decisions, self.watching
-        self._decides_batches = decisions is not None and decisions.run.callbacks == BY_BATCH
-        self._watches_batches = watching is not None and watching.is_by_batch
-
-    def before_update(self, iteration: int) -> None:
-        self.group.state.iteration = iteration
-
-    def own_loss(self) -> tuple[float, int]:
-        return self.engine.own_loss, self.engine.own_samples
-
-    def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
-        if self.losses is not None:
-            self.losses.keep(self.loop.sums())
-        if self._watches_batches:
-            self.watch("on_batch_end", loss)
-        if self.decisions is None or not self._decides_batches:
-            return False
-        return self.decisions.batch(epoch, iteration, loss)
-
-    def at_boundary(self) -> bool:
-        return self.saver is not None and self.saver()
-
-    def before_measuring(self) -> None:
-        self.engine.settle()
-
-    def after_epoch(self, epoch: int, stop: bool) -> bool:
-        if self.guest is not None:
-            self.guest.check()
-        self.group.cross()
-        self.watch("on_epoch_end")
-        if self.decisions is not None:
-            stop = self.decisions.epoch(self.loop.iteration) or stop
-        stop = stop or (self.saver is None and self.is_leaving())
-        return self.engine.decide_end(epoch, stop)
-
-    def before_end(self) -> None:
-        self.engine.conclude()
-
-    def memory(self) -> dict[str, Any]:
-        return {} if self.decisions is None else self.decisions.memory
-
-    def watch(self, hook: str, loss: float | None = None) -> None:
-        """Call the callbacks that run in every task."""
-        if self.watching is not None:
-            self.watching.call(hook, self.loop, loss)
 
 
 class TaskProcess:
@@ -549,28 +417,7 @@ class TaskProcess:
             assert group.state.failure is not None
             where, label = group.state.failure.where, "" if step is None else step.label
         trouble = None if loop is None else loop.guard.trouble
-        more: dict[str, Any] = {}
-        if isinstance(error, BarrierTimeout):
-            more = {"absent": error.absent, "absent_ranks": error.absent_ranks,
-                    "arrived": error.arrived, "hint": _sent(error.hint),
-                    "timeout_s": error.timeout_s}  # fmt: skip
-        elif isinstance(error, MemberLost):
-            more = {"lost": error.lost, "lost_ranks": error.lost_ranks}
-            if isinstance(error, PeerLost):
-                more["reason"] = _sent(error.reason)
-        text = out_of_memory(error) if isinstance(error, MemoryError) else str(error)
-        line = line_of(error)
-        return control.FailureReport(
-            kinds=tuple(c.__name__ for c in type(error).__mro__),
-            text=_sent(text),
-            when=time.monotonic(),
-            where=_sent(where),
-            label=_sent(label),
-            line=line and (_sent(line[0]), line[1], _sent(line[2])),
-            traceback=_sent("".join(traceback.format_exception(error))[-MAX_TRACEBACK:]),
-            trouble=None if trouble is None else dataclasses.astuple(trouble),
-            **more,
-        )
+        return failure_report(error, where, label, trouble)
 
 
 def _server(opened: OpenedPayload, topology: Topology, number: int) -> ParameterServer:
@@ -605,10 +452,6 @@ class _Initial(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self.whole)
-
-
-def _sent(text: str) -> str:
-    return wire_text(text, control.TEXT_CHARACTERS)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import json
 
 from horn.executor import trace
 from horn.process.control import TraceEvents
-from horn.process.main import TraceRecorder
+from horn.process.reporting import TraceRecorder
 
 
 def test_a_recorder_keeps_the_first_and_counts_the_rest():

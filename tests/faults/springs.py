@@ -181,7 +181,7 @@ def hold_before(iteration: int, mark: str) -> None:
     """In this process no batch of that iteration begins until the file is there. Not every strategy
     asks a task's schedule before it.
     """
-    from horn.process.main import BetweenUpdates
+    from horn.process.between_updates import BetweenUpdates
 
     before_update = BetweenUpdates.before_update
 
