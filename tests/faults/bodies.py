@@ -25,6 +25,7 @@ from horn.parameter_server.client import ParameterClient
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.task_links import TaskLinks
 from horn.parameter_server.updates import Policy
+from horn.process.job_spec import RunSpec
 from horn.process.rendezvous import Rendezvous
 from horn.process.server_discovery import ServerDiscovery, served
 from horn.runtime.group import TaskTimes
@@ -50,12 +51,12 @@ def wait_for(path: str) -> None:
 def met(given: Any, stack: ExitStack) -> tuple[Rendezvous, Topology]:
     """The rank in ZooKeeper."""
     topology = Topology(*given.topology)
-    run = SimpleNamespace(
+    run = RunSpec(
         n_tasks=topology.n_tasks, n_groups=topology.n_groups, n_servers=topology.n_servers,
-        groups=(), guests=False, hosts=given.hosts, job=given.job, url=given.url,
-        attempt=given.attempt,
-        journals=given.journals, start_timeout_s=WAIT_S, superstep_timeout_s=WAIT_S, silence_s=0.0,
-        is_told=False,
+        n_first=given.n_first, hosts=given.hosts, job=given.job, url=given.url,
+        attempt=given.attempt, journals=given.journals, start_timeout_s=WAIT_S,
+        superstep_timeout_s=WAIT_S, backend="", threads=1, barrier="", begun=0.0, interval_s=0.0,
+        max_trace_events=0,
     )  # fmt: skip
     strategy = SimpleNamespace(is_joined=False, has_messages=True)
     opened: Any = SimpleNamespace(run=run, strategy=strategy)

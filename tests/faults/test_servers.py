@@ -109,6 +109,7 @@ class Job:
         self.settings = {
             "hosts": hosts, "job": f"job-{folder.name}"[:90], "url": "ipc://",
             "topology": [topology.n_groups, topology.n_tasks, topology.n_servers],
+            "n_first": topology.n_groups,
             "journals": str(folder), "max_staleness": None, "timeout_s": WAIT_S,
             "pull_every": 1, "say_every": 16, "holds": {}, **more,
         }  # fmt: skip
