@@ -170,7 +170,7 @@ class TaskLinks:
 
     def _read_events(self, link: _Link) -> None:
         while link.monitor is not None and link.monitor.poll(0):
-            event = event_of(link.monitor)
+            event, _ = event_of(link.monitor)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 link.has_handshake = True
             elif event == zmq.EVENT_DISCONNECTED and link.has_handshake:

@@ -82,15 +82,12 @@ class RpcCall:
 
     def send(self, body: Iterable[bytes | memoryview]) -> None:
         """Send a body, as fast as it is read."""
-        for portion in body:
-            view = memoryview(portion)
-            for at in range(0, len(view), calls.CHUNK_BYTES):
-                data = view[at : at + calls.CHUNK_BYTES]
-                with self._changed:
-                    while self._n_credit < len(data):
-                        self._wait()
-                    self._n_credit -= len(data)
-                self.say(calls.BodyChunk(self.number), bytes(data))
+        for data in calls.chunks(body):
+            with self._changed:
+                while self._n_credit < len(data):
+                    self._wait()
+                self._n_credit -= len(data)
+            self.say(calls.BodyChunk(self.number), bytes(data))
         self.say(calls.EndOfBody(self.number))
 
     def end(self, reason: str) -> None:

@@ -67,10 +67,9 @@ class RpcClient:
         """Connect anew: messages sent over the connection before are not sent again."""
         try:
             with ExitStack() as stack:
-                socket = stack.enter_context(limited(self._context, zmq.DEALER))
+                socket = stack.enter_context(limited(self._context, zmq.DEALER, self.endpoint))
                 socket.set(zmq.LINGER, 0)
                 socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
-                socket.set(zmq.IPV6, int("[" in self.endpoint))
                 if self._access is not None:
                     socket.set(zmq.CURVE_PUBLICKEY, self._access.public)
                     socket.set(zmq.CURVE_SECRETKEY, self._access.secret)
@@ -176,16 +175,13 @@ class RpcClient:
         self, number: int, op: str, body: Iterable[bytes | memoryview], ends: float
     ) -> calls.CallResponse | None:
         """Send a body; return the answer if it came before all was sent."""
-        for portion in body:
-            view = memoryview(portion)
-            for at in range(0, len(view), calls.CHUNK_BYTES):
-                data = view[at : at + calls.CHUNK_BYTES]
-                while self._credit < len(data):
-                    frame, _ = self._receive(number, op, ends)
-                    if isinstance(frame, calls.CallResponse):
-                        return frame
-                self._credit -= len(data)
-                self._put(op, [calls.encode(calls.BodyChunk(number)), bytes(data)], ends)
+        for data in calls.chunks(body):
+            while self._credit < len(data):
+                frame, _ = self._receive(number, op, ends)
+                if isinstance(frame, calls.CallResponse):
+                    return frame
+            self._credit -= len(data)
+            self._put(op, [calls.encode(calls.BodyChunk(number)), bytes(data)], ends)
         return None
 
     def _body(self, number: int, op: str, ends: float, n_left: int) -> Iterator[bytes]:
@@ -258,7 +254,7 @@ class RpcClient:
 
     def _drain(self) -> None:
         while self._monitor.poll(0):
-            kind = event_of(self._monitor)
+            kind, _ = event_of(self._monitor)
             if kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._is_up, self._n_failed = True, 0
             elif kind == zmq.EVENT_DISCONNECTED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -94,6 +94,14 @@ def encode(frame: RpcFrame) -> bytes:
             f"what is long goes into the body"
         )
     return packed
+
+
+def chunks(body: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    """Cut the portions of a body into what a ``BodyChunk`` may have."""
+    for portion in body:
+        view = memoryview(portion)
+        for at in range(0, len(view), CHUNK_BYTES):
+            yield view[at : at + CHUNK_BYTES]
 
 
 def decode(parts: Sequence[bytes | memoryview]) -> tuple[RpcFrame, bytes | memoryview]:

@@ -50,9 +50,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class Channel:
-    """A block that ``src`` owes ``dsts`` in each superstep that names its ``part``. order : the
-    first axis ("neuron" or "batch"). common : no block, but shared memory, which no superstep
-    names.
+    """A block that ``src`` owes ``dsts`` in each superstep that names its ``part``. order :
+    "turned" where its axes are the other way round. common : no block, but shared memory, which no
+    superstep names.
     """
 
     part: int

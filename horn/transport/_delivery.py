@@ -51,11 +51,11 @@ MOST_DAMAGED, DAMAGED_S = 8, 5.0
 
 @dataclass(slots=True)
 class UnnumberedMessage:
-    """A message without a number yet; it is sent from buffer ``at`` of ``slot``."""
+    """A message without a number yet; it is sent from buffer ``at`` of ``outlet``."""
 
     message: WireMessage
     n_bytes: int = 0
-    slot: Outlet | None = None
+    outlet: Outlet | None = None
     at: int = 0
     body_sum: int | None = None  # once for all receivers
 
@@ -207,8 +207,8 @@ class Delivery(Transport):
             assert fresh is not None
             self.counters.n_sent += 1
             self.counters.sent_bytes += fresh.n_bytes
-            if fresh.slot is not None:
-                fresh.slot.n_unsent[fresh.at] -= 1
+            if fresh.outlet is not None:
+                fresh.outlet.n_unsent[fresh.at] -= 1
 
     def _number(self, peer: Peer, out: UnnumberedMessage) -> NumberedFrame:
         """Make a frame; it keeps its number and its bytes, however often it is sent."""
@@ -221,12 +221,12 @@ class Delivery(Transport):
             out.body_sum,
             stream.n_in,
         )  # fmt: skip
-        if out.slot is None:  # its sender may write its arrays again
+        if out.outlet is None:  # its sender may write its arrays again
             parts = [bytes(part) for part in parts]
         stream.n_told = stream.n_in
         frame = stream.add(parts)
-        if out.slot is not None:
-            out.slot.frames[out.at].append(frame)
+        if out.outlet is not None:
+            out.outlet.frames[out.at].append(frame)
         peer.fresh = out
         return frame
 

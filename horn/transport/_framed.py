@@ -88,42 +88,42 @@ class FramedTransport(Delivery):
     # blocks
 
     def outbox(self, part: int, timeout_s: float) -> Array:
-        slot = self._outlets.get(part)
-        if slot is None:
+        outlet = self._outlets.get(part)
+        if outlet is None:
             raise self._unknown(part)
-        at = (slot.n_uses + 1) & 1
-        if slot.n_unsent[at]:
+        at = (outlet.n_uses + 1) & 1
+        if outlet.n_unsent[at]:
             self._until(
-                lambda: list(slot.channel.dsts) if slot.n_unsent[at] else [],
+                lambda: list(outlet.channel.dsts) if outlet.n_unsent[at] else [],
                 timeout_s,
-                f"writing {slot.channel}",
+                f"writing {outlet.channel}",
                 lambda task: "room for it",
             )
-        return slot.open()
+        return outlet.open()
 
     def post(self, superstep: int, parts: Sequence[int]) -> None:
         sending, receiving = self._step(parts)
         for inlet in receiving:
             inlet.release()
-        for slot in sending:
-            channel = slot.channel
-            if not slot.is_open:
+        for outlet in sending:
+            channel = outlet.channel
+            if not outlet.is_open:
                 raise BadFrame(f"superstep {superstep}: {channel}", "no outbox", "a new block")
-            slot.is_open = False
-            slot.n_uses += 1
-            at = slot.n_uses & 1
-            for meta, array in chunks(slot.buffers[at]):
+            outlet.is_open = False
+            outlet.n_uses += 1
+            at = outlet.n_uses & 1
+            for meta, array in chunks(outlet.buffers[at]):
                 message = WireMessage(meta, (array,), step=superstep, part=channel.part)
                 known = None
                 if len(channel.dsts) > 1 and self.link.needs_sum and array.nbytes:
                     known = sum_of([array.reshape(-1).view(np.uint8).data])
                 for task in channel.dsts:
-                    slot.n_unsent[at] += 1
+                    outlet.n_unsent[at] += 1
                     self._peers[task].queue.append(
-                        UnnumberedMessage(message, array.nbytes, slot, at, known)
+                        UnnumberedMessage(message, array.nbytes, outlet, at, known)
                     )
-        for slot in sending:
-            for task in slot.channel.dsts:
+        for outlet in sending:
+            for task in outlet.channel.dsts:
                 self._flush(task)
 
     def collect(self, superstep: int, parts: Sequence[int], timeout_s: float) -> None:
@@ -147,22 +147,22 @@ class FramedTransport(Delivery):
 
         if missing():
             self._until(missing, timeout_s, f"superstep {superstep}, exchange", owes)
-        for slot in receiving:
-            step, array, held = slot.arrived.popleft()
+        for inlet in receiving:
+            step, array, held = inlet.arrived.popleft()
             if held:
-                self._use(slot.channel.src, held)
+                self._use(inlet.channel.src, held)
             if step != superstep:
-                where = f"{slot.channel} from {self.identity.name(slot.channel.src)}"
+                where = f"{inlet.channel} from {self.identity.name(inlet.channel.src)}"
                 raise BadFrame(where, f"superstep {step}", f"superstep {superstep}")
-            slot.current = array
+            inlet.current = array
 
     def inbox(self, part: int) -> Array:
-        slot = self._inlets.get(part)
-        if slot is None and part not in self._channels:
+        inlet = self._inlets.get(part)
+        if inlet is None and part not in self._channels:
             raise self._unknown(part)
-        if slot is None or slot.current is None:
+        if inlet is None or inlet.current is None:
             raise BadFrame(f"inbox of {self._channels[part]}", "nothing", "a collected block")
-        return slot.current
+        return inlet.current
 
     def barrier(self, superstep: int, timeout_s: float) -> None:
         for task in self._peers:
@@ -334,8 +334,8 @@ class FramedTransport(Delivery):
         where = f"block from {self.identity.name(message.src)}, superstep {message.step}"
         if channel is None:
             raise BadFrame(where, f"part {message.part}", "a part that has a channel")
-        slot = self._inlets.get(message.part)
-        if message.src != channel.src or slot is None or len(message.arrays) != 1:
+        inlet = self._inlets.get(message.part)
+        if message.src != channel.src or inlet is None or len(message.arrays) != 1:
             got = f"{len(message.arrays)} arrays for part {message.part}"
             raise BadFrame(where, got, f"one from task {channel.src} to {channel.dsts}")
-        self._use(message.src, slot.file(message, meta, where))
+        self._use(message.src, inlet.file(message, meta, where))

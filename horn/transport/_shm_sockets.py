@@ -14,7 +14,6 @@ import os
 import secrets
 import select
 import socket
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from horn.transport import Identity, PeerLost, check_digest, overdue, peer_lost
 from horn.transport._handshake import Check, check_hello, hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
 from horn.wire import descriptors
+from horn.wire.accepted import uid_of
 from horn.wire.frames import (
     HEADER_BYTES,
     Array,
@@ -486,8 +486,7 @@ class SocketPeers:
 
 def _check_user(sock: socket.socket) -> None:
     """Check that the process at the other end is the same user's."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    uid = struct.unpack("3i", credentials)[1]
+    uid = uid_of(sock)
     if uid != os.geteuid():
         raise HandshakeRefused("connection", f"user {uid}", f"user {os.geteuid()}")
 

@@ -85,11 +85,12 @@ def keypair(key: bytes, job: str) -> tuple[bytes, bytes]:
     return pair_of(hmac.digest(extracted, job.encode() + b"\x01", hashlib.sha256))
 
 
-def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
-    """Make a socket with LIMITS."""
+def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
+    """Make a socket with LIMITS, to listen at an address or to connect to it."""
     made = context.socket(kind)
     for option, value in LIMITS.items():
         made.set(option, value)
+    made.set(zmq.IPV6, int("[" in address))
     return made
 
 
@@ -97,7 +98,7 @@ def router(
     context: zmq.Context[zmq.Socket[bytes]], bind_to: str, secret: bytes | None
 ) -> zmq.Socket[bytes]:
     """Make a ROUTER to listen with, with CURVE if there is a secret key."""
-    made = limited(context, zmq.ROUTER)
+    made = limited(context, zmq.ROUTER, bind_to)
     made.set(zmq.IPC_FILTER_UID, os.geteuid())  # [any user who reads /proc/net/unix]
     made.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
     if secret is not None:
@@ -105,7 +106,6 @@ def router(
         made.set(zmq.CURVE_SECRETKEY, secret)
         made.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         made.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-    made.set(zmq.IPV6, int("[" in bind_to))
     return made
 
 
@@ -153,13 +153,12 @@ class ZeroMqContext:
 
     def dealer(self, endpoint: str, name: bytes) -> zmq.Socket[bytes]:
         """Make a DEALER to connect to an endpoint."""
-        made = limited(self.context, zmq.DEALER)
+        made = limited(self.context, zmq.DEALER, endpoint)
         made.set(zmq.ROUTING_ID, name)
         if self.pair is not None:
             made.set(zmq.CURVE_SERVERKEY, self.pair[0])
             made.set(zmq.CURVE_PUBLICKEY, self.pair[0])
             made.set(zmq.CURVE_SECRETKEY, self.pair[1])
-        made.set(zmq.IPV6, int("[" in endpoint))
         return made
 
     def end(self, linger_ms: int = 0) -> None:

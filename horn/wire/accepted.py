@@ -127,7 +127,12 @@ class AcceptedConnections:
                 peer = duplicate.getpeername()
                 if isinstance(peer, tuple):
                     return str(peer[0])
-                found = duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
-                return f"uid {UCRED.unpack(found)[1]}"
+                return f"uid {uid_of(duplicate)}"
         except (OSError, IndexError, TypeError):
             return None
+
+
+def uid_of(sock: socket.socket) -> int:
+    """The user whose process is at the other end of a unix socket."""
+    uid: int = UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size))[1]
+    return uid

@@ -20,7 +20,7 @@ import zmq
 from horn.security.audit import AuditLog
 from horn.wire.accepted import TOO_MANY, AcceptedConnections, local_name
 from horn.wire.blocklist import Blocklist
-from horn.wire.connection import monitor_of
+from horn.wire.connection import event_of, monitor_of
 
 RESERVED = 256  # descriptors that connections of others leave to a process
 LISTENERS = 2  # ZeroMQ sockets that a process of a job listens on, at most
@@ -91,9 +91,9 @@ class Admission:
     def bound(self) -> None:
         """Begin to count connections, since ``socket`` listens now."""
         while not hasattr(self, "connections"):
-            event, *_ = self.monitor.recv_multipart()  # it came before ``bind`` returned
-            if int.from_bytes(event[:2], "little") == zmq.EVENT_LISTENING:
-                self.blocked = Blocklist(int.from_bytes(event[2:6], "little", signed=True))
+            kind, fd = event_of(self.monitor, 0)  # it came before ``bind`` returned
+            if kind == zmq.EVENT_LISTENING:
+                self.blocked = Blocklist(fd)
                 limits = self.limits
                 self.connections = AcceptedConnections(
                     local_name(self.blocked.listener),
@@ -123,9 +123,7 @@ class Admission:
         """Read events of new and ended connections."""
         connections = self.connections
         while self.monitor.poll(0):
-            event, *_ = self.monitor.recv_multipart()
-            kind = int.from_bytes(event[:2], "little")
-            fd = int.from_bytes(event[2:6], "little", signed=True)
+            kind, fd = event_of(self.monitor)
             if kind == zmq.EVENT_ACCEPTED:
                 self._accepted(fd, now)
             elif kind == zmq.EVENT_DISCONNECTED:

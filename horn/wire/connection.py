@@ -54,10 +54,12 @@ def monitor_of(socket: zmq.Socket[bytes], events: int) -> zmq.Socket[bytes]:
     return monitor
 
 
-def event_of(monitor: zmq.Socket[bytes]) -> int:
-    """Read a monitor's event. pyzmq's reader imports asyncio, a twentieth of a task's start."""
-    event: int = struct.unpack("=Hi", monitor.recv_multipart(zmq.NOBLOCK)[0])[0]
-    return event
+def event_of(monitor: zmq.Socket[bytes], flags: int = zmq.NOBLOCK) -> tuple[int, int]:
+    """Read a monitor's event: which it is, and the descriptor of its connection or listener, if it
+    has one. pyzmq's reader imports asyncio, a twentieth of a task's start.
+    """
+    event, fd = struct.unpack("=Hi", monitor.recv_multipart(flags)[0])
+    return event, fd
 
 
 class PeerConnection:
@@ -96,7 +98,7 @@ class PeerConnection:
             return False
         broke = False
         while not self.lost and self.monitor.poll(0):
-            event = event_of(self.monitor)
+            event, _ = event_of(self.monitor)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.is_up = self.is_open = True
                 if self._broke_s is not None:
