@@ -94,10 +94,11 @@ def interrupting(
         said = _said(timeout_s, f"{where}, and could not be interrupted".removeprefix(", "))
         deadline.end(f"{place}{said}")
 
+    watcher = threading.Thread(target=watch, name="horn-deadline", daemon=True)
     try:
         if before is not None:
             signal.signal(NUMBER, interrupt)
-        threading.Thread(target=watch, name="horn-deadline", daemon=True).start()
+        watcher.start()
         yield is_over.set
     except Interrupted as error:
         error.where = error.where or where
@@ -106,6 +107,8 @@ def interrupting(
         is_over.set()
         if before is not None:
             signal.signal(NUMBER, before)
+        if watcher.ident is not None:  # it was started
+            watcher.join()
 
 
 def _line(frame: FrameType | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -50,6 +51,18 @@ def test_nobody_is_interrupted_without_a_timeout_before_it_after_settling_or_in_
     thread.start()
     thread.join()
     assert ended.is_set()
+
+
+def test_what_watches_the_time_ends_with_what_it_watches():
+    """A thread was left behind where the machine was loaded."""
+    before, pause_s = threading.active_count(), sys.getswitchinterval()
+    sys.setswitchinterval(10.0)  # who is woken is late
+    try:
+        with interrupting(Deadline(100.0)):
+            assert threading.active_count() == before + 1
+        assert threading.active_count() == before
+    finally:
+        sys.setswitchinterval(pause_s)
 
 
 def test_a_signal_that_another_program_handles_is_left_to_it(monkeypatch: pytest.MonkeyPatch):
