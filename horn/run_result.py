@@ -22,7 +22,9 @@ class Run:
     epoch's model was kept; "STOPPED" after Ctrl-C; then stopped is True, the model is that after
     the last whole update, unless the best is kept, and checkpoint is the one to resume from, if
     there was a folder.
-    seconds : the whole of ``train``. best_epoch : the epoch of the model, if the best was kept.
+    seconds : the whole of ``train``, without the run that it resumes; of a job on a cluster its
+    attempts are counted as in the history, whose last row has no more. best_epoch : the epoch of
+    the model, if the best was kept.
     test : {"loss", "acc", ...} of the job's test data. metrics : the final measurements of the
     model, by data: {"test": {...}}, else "validation", else "training".
     counters : a row per task of a group: compute_s, pack_s, send_s, wait_s, unpack_s, n_sent,

@@ -278,7 +278,7 @@ class JobRunner:
                 return protocol.RunnerFinished(GONE)
             self.progress.end()  # for which there is room by now
             result = plain(run.as_dict())  # the model is a file
-            result["seconds"] = round(run.seconds, 3)
+            result["seconds"] = _seconds(run)
             result["history"] = _last_rows(result["history"])
             return protocol.RunnerFinished(FINISHED, result=result, checkpoint=self.checkpoint)
 
@@ -554,6 +554,14 @@ def _short(text: str) -> str:
     """The part of an error's text that fits into a report, which is a node of ZooKeeper."""
     n_more = len(text) - MAX_TEXT
     return text if n_more <= 0 else f"{text[:MAX_TEXT]} ... and {n_more:,} characters more"
+
+
+def _seconds(run: Run) -> float:
+    """The seconds of a job with its earlier attempts, which the history's count: the run is this
+    attempt alone.
+    """
+    last = run.history[-1]["seconds"] if run.history else None
+    return round(max(run.seconds, last or 0.0), 3)
 
 
 def _last_rows(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

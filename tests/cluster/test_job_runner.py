@@ -15,6 +15,7 @@ from horn.cluster.master import FAILED, STOPPED, Allocation
 from horn.cluster.runner_protocol import Assignment
 from horn.cluster.submission import Submission
 from horn.errors import ModelError
+from horn.training.history import History
 
 FULL = "m.horn: cannot be written (No space left on device)"
 KEPT = f"{FULL}; the model is kept in /tmp/k/m.horn: move it from there"
@@ -55,6 +56,18 @@ def test_a_model_that_found_no_room_fails_the_job_which_is_not_refused(
     said = runner.run()
     assert said.phase == FAILED and said.failure.text.endswith(f"on worker w3: {KEPT}")
     assert said.failure.code == 1 and said.failure.is_final
+
+
+def test_the_seconds_of_a_job_are_not_only_those_of_its_last_attempt() -> None:
+    """A job of 20 s that was restarted had SUCCEEDED in 8.0 s, and 20 in its history."""
+    for seconds, rows, said in (
+        (8.0, [{"seconds": 9.0}, {"seconds": 20.5}], 20.5),
+        (8.00049, [{"seconds": 7.5}], 8.0),
+        (8.0, [{"seconds": None}], 8.0),  # it is not known of an epoch before a restart
+        (8.0, [], 8.0),
+    ):
+        run: Any = types.SimpleNamespace(seconds=seconds, history=History(rows))
+        assert job_runner._seconds(run) == said
 
 
 @pytest.mark.parametrize("has_checkpoints", [True, False])
