@@ -310,7 +310,7 @@ class Unreachable(ClusterError):
     def __str__(self) -> str:
         why = f"{self.reason}, tried for {self.tried_s:.3g} s"
         said = f"Cannot reach ZooKeeper at {self.hosts} ({why})."
-        if self.reason.startswith(("it ", "its ")):  # what it does: it is there
+        if any(word in f": {self.reason}" for word in (": it ", ": its ")):  # one of them is there
             return said
         first = self.hosts.split("/")[0].split(",")[0].strip()
         host, _, port = first.rpartition(":")

@@ -21,6 +21,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from kazoo import exceptions as zk
@@ -78,6 +79,17 @@ _kazoo_logger.addFilter(_is_news)
 UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 # Errors of a TLS handshake with a server without TLS; ours hangs up.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING")
+# What a server does that takes connections, in words.
+SILENT = (
+    "it accepts connections but does not answer: if it speaks TLS, give the cluster's key, "
+    "--key FILE or HORN_KEY, and no --zk-tls off; or its ensemble has no quorum, most servers "
+    "being down or cut off:  echo srvr | nc HOST PORT  tells of each"
+)
+SILENT_TLS = (
+    "it ends encrypted connections without a word: its ensemble has no quorum, most servers being "
+    "down or cut off (zkServer.sh status tells, on the host of each), or its certificates are of "
+    "another key, or none"
+)
 CLOSED = "closed here"  # the reason of an orderly end
 STILL_S = 0.5  # a wait that ends so late ended while this process, or its machine, stood still
 AWAKE_S = 2.0  # time after a standstill to learn whether the session is over
@@ -211,20 +223,26 @@ class Session(Nodes):
         connection._connect = connect_and_learn
 
     def _why_unreachable(self) -> str:
-        for host, port in self._client.hosts:
+        """What came of each host, in words; once if it is the same of all."""
+        hosts = sorted(set(self._client.hosts), key=self._client.hosts.index)
+        found: dict[str, list[str]] = {}
+        for host, port in hosts:
+            found.setdefault(self._why_not(host, port), []).append(f"{host}:{port}")
+        if len(found) == 1:
+            return next(iter(found))
+        return "; ".join(f"{', '.join(several)}: {why}" for why, several in found.items())
+
+    def _why_not(self, host: str, port: int) -> str:
+        tried = self._handler.tried
+        if (host, port) not in tried:
             try:
                 socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except socket.gaierror:
                 return f"no address for the name {host!r}"
-        self._handler.has_tried.wait(CONNECT_S)
-        if self._handler.failure:
-            return self._handler.failure
-        if self._handler.context is not None:
-            return "it ends encrypted connections: its certificates are of another key, or none"
-        return (
-            "it accepts connections but does not answer: if it speaks TLS, give the cluster's key, "
-            "--key FILE or HORN_KEY, and no --zk-tls off"
-        )
+            self._handler.has_tried.wait(CONNECT_S)
+        silent = SILENT if self._handler.context is None else SILENT_TLS
+        why = tried.get((host, port), "not tried yet")
+        return why or self._handler.alerts.get((host, port), silent)
 
     def __enter__(self) -> Session:
         return self
@@ -430,6 +448,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, coordinator: Session, context: ssl.SSLContext | None) -> None:
         super().__init__()
         self.context = context
+        if context is not None:
+            context.sslsocket_class = _Encrypted
         self.coordinator = coordinator
         self.completion_queue = _Inline(coordinator)
         self.stopping = threading.Lock()
@@ -438,6 +458,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.heard_at, self.woke_at = time.monotonic(), 0.0
         self._asked_at: float | None = None  # since when a request has no answer
         self.failure = ""
+        # By host and port, in words: what came of the last connection, "" if it was made; and why
+        # the server then refused this end.
+        self.tried: dict[tuple[str, int], str] = {}
+        self.alerts: dict[tuple[str, int], str] = {}
         self.has_tried = threading.Event()
         self.ended = self.was_connected = False
         self._wake_fds: set[int] = set()
@@ -470,16 +494,20 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Connect, with a TLS handshake if asked for; kazoo's own leaks a failed connection."""
         if self.ended:
             raise ConnectionRefusedError("the session is over")
+        place = hostname, address[1]
         try:
             connection = socket.create_connection(address, min(timeout, self.connect_s))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.context is not None:
                 with contextlib.closing(connection):  # wrapping takes its descriptor away
                     connection = self.context.wrap_socket(connection, server_hostname=hostname)
+                if isinstance(connection, _Encrypted):
+                    connection.on_alert = partial(self.alerts.__setitem__, place)
         except OSError as error:
-            self.failure = _words(error)
+            self.failure = self.tried[place] = _words(error)
             self.has_tried.set()
             raise
+        self.tried[place] = ""
         self.has_tried.set()
         self.failure, self._connection, self._asked_at = "", connection, None
         return connection
@@ -528,6 +556,22 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             [writers[fd] for fd in found if fd in writers],
             [],
         )
+
+
+class _Encrypted(ssl.SSLSocket):
+    """A connection that tells ``on_alert`` why the server refuses this end's certificate: with
+    TLS 1.3 that comes after the handshake, and kazoo takes it for an end like any other.
+    """
+
+    on_alert: Callable[[str], None]
+
+    def recv(self, *given: Any) -> bytes:
+        try:
+            return super().recv(*given)
+        except ssl.SSLError as error:
+            if "_ALERT_" in (error.reason or ""):
+                self.on_alert(_words(error))
+            raise
 
 
 class _Wake:
@@ -606,6 +650,12 @@ def _words(error: OSError) -> str:
         return (
             "it speaks no TLS there, or has hung up; Apache's gets certificates of the cluster's "
             "key from  horn keygen --tls ; --zk-tls off accepts a password in clear"
+        )
+    if isinstance(error, ssl.SSLError) and "_ALERT_" in (error.reason or ""):
+        said = error.reason.rpartition("_ALERT_")[2].replace("_", " ").lower()
+        return (
+            f"it refuses this end's certificate ({said}): that is of another key, or another "
+            f"authority, than the server's, or is not valid any more, or there is none"
         )
     return (error.strerror or str(error) or "no answer").lower()
 

@@ -6,6 +6,7 @@ both ends make theirs from the key (``certificates``). docs/notes/0099.
 
 from __future__ import annotations
 
+import datetime
 import ipaddress
 import os
 import ssl
@@ -45,7 +46,29 @@ def _trust(key: Key, hosts: str, mode: str) -> TlsIdentity | None:
 
         return CertificateAuthority(key).trust("client")
     authority, _, own = mode.partition(",")
-    return TlsIdentity(_text(authority), _text(own) if own else "", checks_names=True)
+    identity = _text(own) if own else ""
+    if identity:
+        _check_valid(own, identity)
+    return TlsIdentity(_text(authority), identity, checks_names=True)
+
+
+def _check_valid(path: str, identity: str) -> None:
+    """Check that a certificate is valid now, as every server would. Raises JobError."""
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_certificate(identity.encode())
+    except ValueError as error:
+        raise JobError(f"{SAID}: {path} has no certificate in PEM: {error}") from None
+    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+    now = datetime.datetime.now(datetime.UTC)
+    if not begin <= now <= end:
+        times = (f"{at:%Y-%m-%d %H:%M}" for at in (begin, end, now))
+        said = "is valid from {} to {} (UTC), and now it is {}".format(*times)
+        raise JobError(
+            f"{SAID}: the certificate in {path} {said}: have its authority make another, or set "
+            f"the clock"
+        )
 
 
 def is_wanted(hosts: str) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import secrets
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +19,7 @@ import zk
 from horn.coordination.session import Session
 from horn.errors import JobError, NotFound, Unreachable
 from horn.process.limits import environment
-from horn.security import tls
+from horn.security import certificates, tls
 from horn.security.certificates import CertificateAuthority
 from horn.security.keys import Credential, Key
 from horn.security.tls import INSECURE, listening, server_context
@@ -73,8 +77,79 @@ def test_who_has_another_key_or_none_does_not_get_in(key: Key, server: zk.Embedd
     # who knows the authority but has no certificate of it
     bare = msgspec.structs.replace(CertificateAuthority(key).trust("client"), identity="")
     credential = msgspec.structs.replace(key.zookeeper(), tls=bare)
-    with pytest.raises(Unreachable, match="certificates are of another key, or none"):
+    with pytest.raises(Unreachable, match="no quorum, .* certificates are of another key, or none"):
         Session(server.hosts, credential=credential, timeout_s=1.0)
+
+
+@contextlib.contextmanager
+def ending(key: Key) -> Iterator[str]:
+    """A server that ends each connection after the handshake, as one of Apache's without quorum;
+    it tells who has no certificate that it takes, as that and not horn's own does.
+    """
+    context = server_context(key)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                taken, _ = server.accept()
+                with context.wrap_socket(taken, True, do_handshake_on_connect=False) as each:
+                    with contextlib.suppress(OSError):
+                        each.do_handshake()
+                    with contextlib.suppress(OSError):
+                        each.shutdown(socket.SHUT_WR)
+                        while each.recv(1000):  # what is not read would take back what was said
+                            pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_each_host_is_told_of_and_one_without_quorum_is_not_called_one_of_another_key(key: Key):
+    with socket.socket() as closed, ending(key) as there:
+        closed.bind(("127.0.0.1", 0))
+        both = f"127.0.0.1:{closed.getsockname()[1]},{there}"
+        said = (
+            rf"\({both.replace(',', ': connection refused; ')}: it ends encrypted connections "
+            r"without a word: its ensemble has no quorum, .*\)\.$"
+        )
+        with pytest.raises(Unreachable, match=said):
+            Session(both, credential=tls.credential(key, both), timeout_s=2.0)
+        with pytest.raises(Unreachable, match=r"\(connection refused, tried .* Is it running"):
+            Session(both.split(",")[0], timeout_s=0.3)
+
+
+def test_a_certificate_of_one_s_own_that_is_over_is_said_so_before_connecting(
+    key, server, monkeypatch, tmp_path
+):
+    """It was told as one of another key."""
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "_END", datetime.datetime(2021, 2, 3, 4, 5))
+        trust = CertificateAuthority(key).trust("client")
+    authority = CertificateAuthority(key).trust("client").authority
+    (tmp_path / "ca.pem").write_text(authority)
+    (tmp_path / "own.pem").write_text(trust.identity)
+    monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/ca.pem,{tmp_path}/own.pem")
+    said = (
+        r"the certificate in .*own\.pem is valid from 2020-01-01 00:00 to 2021-02-03 04:05 \(UTC\)"
+    )
+    with pytest.raises(JobError, match=said):
+        tls.credential(key, server.hosts)
+    (tmp_path / "own.pem").write_text("none")
+    with pytest.raises(JobError, match=r"own\.pem has no certificate in PEM"):
+        tls.credential(key, server.hosts)
+    # one that was over while a session lasted
+    valid = msgspec.structs.replace(trust, authority=authority)
+    credential = msgspec.structs.replace(key.zookeeper(), tls=valid)
+    with ending(key) as there:
+        said = r"it refuses this end's certificate \(certificate expired\): that is of another key"
+        with pytest.raises(Unreachable, match=said):
+            Session(there, credential=credential, timeout_s=1.0)
 
 
 def test_a_task_cannot_pose_as_the_server(key: Key):
