@@ -28,7 +28,7 @@ COLUMNS = (
     "groups",
 )
 # Facts of a job's progress in notes, beside the columns.
-FACTS = ("n_epochs", "n_iterations", "per_epoch", "at", "attempt")
+FACTS = ("n_epochs", "n_iterations", "per_epoch", "at", "attempt", "note", "waits")
 OF_SAMPLES = {"mean": "sum", "sum": "sum", "min": "min", "max": "max"}  # how parts are combined
 EMPTY = {"sum": 0.0, "min": float("inf"), "max": -float("inf")}
 
@@ -82,10 +82,14 @@ def check_name(name: Any) -> None:
             'as in aggregates={"active": horn.Aggregate("layer1", active)}'
         )
     if name in COLUMNS or name in FACTS:
-        raise ModelError(
-            f"Job: aggregates: {name!r} is what horn measures itself; choose another name "
-            f"(taken: {', '.join((*COLUMNS, *FACTS))})"
-        )
+        raise ModelError(f"Job: aggregates: {taken(name)}")
+
+
+def taken(name: str) -> str:
+    """In words, that a user's column cannot have a name of horn's own."""
+    return (
+        f"{name!r} is a name of horn's own; choose another (taken: {', '.join((*COLUMNS, *FACTS))})"
+    )
 
 
 def named(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -254,6 +254,9 @@ class FirstStepTimer(Progress):
     def epoch(self, row: Mapping[str, Any]) -> None:
         self.inner.epoch(row)
 
+    def added(self, epoch: int, columns: Mapping[str, Any]) -> None:
+        self.inner.added(epoch, columns)
+
     def note(self, text: str) -> None:
         self.inner.note(text)
 

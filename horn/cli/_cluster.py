@@ -175,7 +175,8 @@ def as_json(status: JobStatus) -> dict[str, Any]:
 
     submitted = datetime.fromtimestamp(status.submitted_s, UTC)
     found, at, result = status.submission, status.reached, status.result
-    metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at} | named(at)
+    metrics = {k: at[k] for k in ("loss", "acc", "val_loss", "val_acc") if k in at}
+    metrics |= {k: v for k, v in named(at).items() if isinstance(v, (int, float))}
     return {
         "schema": "horn.job/1",
         "id": status.job,

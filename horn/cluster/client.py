@@ -664,6 +664,8 @@ class ClusterClient:
                     row = said["row"]
                     rows = {n: kept for n, kept in rows.items() if n < row["epoch"]}
                     rows[row["epoch"]] = row
+                elif "added" in said and said.get("epoch") in rows:
+                    rows[said["epoch"]] |= said["added"]
             longest = max(longest, list(rows.values()), key=len)
         return longest or list(status.result.get("history") or [])
 

@@ -25,7 +25,8 @@ from horn.training.progress import Progress, line
 logger = logging.getLogger(__name__)
 
 STEP_S = 0.25  # between two reports of progress
-NOTE_CHARACTERS = 1000  # of a note, at most, in them: a node of ZooKeeper has them all
+# Of a note, and of callbacks' columns, at most, in them: a node of ZooKeeper has them all.
+NOTE_CHARACTERS, OWN_CHARACTERS = 1000, 20_000
 
 
 class ProgressWriter(Progress):
@@ -37,6 +38,7 @@ class ProgressWriter(Progress):
         self.say, self.attempt, self.file = say, attempt, file
         self.facts: dict[str, Any] = {}
         self.latest: dict[str, Any] = {}
+        self.own: dict[str, float] = {}  # numbers that callbacks added last
         self._unwritten = b""  # what a full disk did not take
 
     def begin(self, job: Job) -> None:
@@ -62,6 +64,16 @@ class ProgressWriter(Progress):
         self._write({"row": found})
         self._tell(found)
 
+    def added(self, epoch: int, columns: Mapping[str, Any]) -> None:
+        self._write({"added": dict(columns), "epoch": epoch})
+        self.own, left = {}, OWN_CHARACTERS
+        for name, value in columns.items():
+            if isinstance(value, (int, float)) and value == value:
+                left -= len(f"{name!r}: {value}, ")
+                if left >= 0:
+                    self.own[name] = value
+        self._tell({})
+
     def note(self, text: str) -> None:
         print(text, flush=True)
         self._write({"note": text})
@@ -84,7 +96,7 @@ class ProgressWriter(Progress):
     def _tell(self, said: dict[str, Any]) -> None:
         known = {k: v for k, v in said.items() if not isinstance(v, float) or v == v}
         self.latest.update({k: v for k, v in known.items() if v is not None})
-        told = {**self.facts, **self.latest, "attempt": self.attempt, "at": time.time()}
+        told = {**self.facts, **self.latest, **self.own, "attempt": self.attempt, "at": time.time()}
         self.say(JobProgress(told))
 
     def _write(self, said: dict[str, Any]) -> None:

@@ -567,7 +567,7 @@ class Attempts:
                 at = int(said["iteration"])
                 history = History()
                 history.rows = self.record.rows
-                hooks.epoch(cast(dict[str, Any], said), history)
+                hooks.epoch(cast(dict[str, Any], said), history, self.watcher)
             is_for_all = not topology.n_servers and (
                 is_epoch or self.settings.made_strategy.is_joined
             )

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from horn import defaults
+from horn.aggregates import FACTS, taken
 from horn.callbacks import Callback, TrainingContext, defines, failed, name_of
 from horn.errors import CallbackError, HornError, JobError, ModelError
 from horn.job import Job
@@ -26,6 +27,7 @@ from horn.training.deadline import Interrupted
 from horn.training.history import History
 from horn.training.loop import TrainingLoop
 from horn.training.loop_control import LoopControl
+from horn.training.progress import Progress
 from horn.training.steady_rate import SteadyRate
 
 Arrays = tuple[Mapping[str, Array], Mapping[str, Array]]  # parameters, states
@@ -122,13 +124,19 @@ class Hooks:
         self._call("on_batch_end")
         self.context.tell(loss=None)
 
-    def epoch(self, row: dict[str, Any], history: History) -> None:
-        """Call the callbacks after an epoch, unless they were called for it before."""
+    def epoch(self, row: dict[str, Any], history: History, watcher: Progress) -> None:
+        """Call the callbacks after an epoch, unless they were called for it before, and tell the
+        ``watcher``, which has seen the row, what columns they added.
+        """
         if row["epoch"] <= self._epoch:
             return
-        self._epoch = row["epoch"]
+        self._epoch, measured = row["epoch"], {*row}
         self.context.tell(history=history, epoch=row["epoch"], iteration=row["iteration"], row=row)
-        self._call("on_epoch_end")
+        try:
+            self._call("on_epoch_end")
+        finally:  # also what was added before one was interrupted
+            if columns := {name: row[name] for name in row if name not in measured}:
+                watcher.added(row["epoch"], columns)
         self.context.tell(row=None)
 
     def end(self, model: Model, history: History) -> None:
@@ -221,6 +229,9 @@ def _settled(measured: Mapping[str, Any], row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     wrong = ""
+    for name in [name for name in row if name in FACTS]:
+        row.pop(name)
+        wrong = f"context.row: {taken(name)}"
     for name in measured:
         if row.get(name) is not measured[name]:
             wrong = (
@@ -285,7 +296,7 @@ class LocalControl(LoopControl):
     def after_epoch(self, epoch: int, stop: bool) -> bool:
         if self.hooks is None:
             return stop
-        self.hooks.epoch(self.loop.history[-1], self.loop.history)
+        self.hooks.epoch(self.loop.history[-1], self.loop.history, self.loop.watcher)
         return stop or self.hooks.stop
 
     def memory(self) -> dict[str, Any]:

@@ -27,6 +27,9 @@ class Progress:
     def epoch(self, row: Mapping[str, Any]) -> None:
         """Called after an epoch, with its row of the history."""
 
+    def added(self, epoch: int, columns: Mapping[str, Any]) -> None:
+        """Called after the callbacks of an epoch, with the columns that they added to its row."""
+
     def note(self, text: str) -> None:
         """Called with an event in words, such as a restart."""
 

@@ -17,6 +17,7 @@ from horn import contents, modelfile
 from horn.callbacks import TrainingContext
 from horn.training.deadline import Interrupted
 from horn.training.hooks import Hooks
+from horn.training.progress import Progress
 from tests.support.runs import bits
 
 PER_EPOCH = 20
@@ -271,6 +272,53 @@ def test_a_row_takes_columns_and_keeps_what_was_measured():
         horn.train(job(callbacks=[gap, pretend], epochs=2, validation=held_out()))
     [row] = caught.value.run.history
     assert row["val_loss"] == seen.history["val_loss"][0] and row["gap"] == 1.5
+
+
+class Heard(Progress):
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.own: list[Any] = []
+
+    def epoch(self, row: Any) -> None:
+        self.rows.append(dict(row))
+
+    def added(self, epoch: int, columns: Any) -> None:
+        self.own.append((epoch, dict(columns)))
+
+
+def test_who_watches_is_told_the_columns_of_callbacks_also_before_one_fails():
+    def gap(context: TrainingContext) -> None:
+        if context.epoch > 1:
+            context.row["gap"] = context.epoch + 0.5  # type: ignore[index]
+
+    def fails(context: TrainingContext) -> None:
+        context.row["last"] = context.epoch  # type: ignore[index]
+        if context.epoch == 3:
+            raise ValueError("enough")
+
+    heard = Heard()
+    with pytest.raises(horn.CallbackError, match="enough"):
+        horn.train(job(callbacks=[gap, fails], epochs=4), progress=heard)
+    assert heard.own == [
+        (1, {"last": 1}),
+        (2, {"gap": 2.5, "last": 2}),
+        (3, {"gap": 3.5, "last": 3}),
+    ]
+    assert [row["epoch"] for row in heard.rows] == [1, 2, 3] and "gap" not in heard.rows[-1]
+
+
+@pytest.mark.parametrize("name", ["n_epochs", "note", "waits"])
+def test_a_column_may_not_be_called_as_what_horn_tells_of_a_job(name):
+    """One called n_epochs was shown as the number of epochs in horn status."""
+
+    def add(context: TrainingContext) -> None:
+        context.row |= {"gap": 0.5, name: 7}
+
+    said = rf"context\.row: '{name}' is a name of horn's own; choose another \(taken: epoch, "
+    with pytest.raises(horn.CallbackError, match=said) as caught:
+        horn.train(job(callbacks=[add]))
+    [row] = caught.value.run.history
+    assert row["gap"] == 0.5 and name not in row
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.history import History
 from horn.training.hooks import Hooks
 from horn.training.interrupts import ENDS, interrupts
+from horn.training.progress import Progress
 
 
 def past() -> Deadline:
@@ -184,5 +185,5 @@ def test_tasks_that_do_not_give_the_model_are_asked_once(is_first: bool, error: 
 
     hooks.arrays = arrays
     with pytest.raises(Interrupted, match="in callback Asks, on_epoch_end") as late:
-        hooks.epoch({"epoch": 1, "iteration": 1}, History())
+        hooks.epoch({"epoch": 1, "iteration": 1}, History(), Progress())
     assert asked == [error] and late.value.model is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from horn import terminal
+from horn.cli._cluster import as_json
 from horn.cli._remote import JobWatcher
 from horn.cli.status import _details
 from horn.cluster import fetching
@@ -106,6 +107,35 @@ def test_a_line_of_progress_that_is_cut_ends_neither_a_history_nor_a_submit(cut:
     watch.progress.epoch = lambda row: said.append(row["epoch"])  # type: ignore
     watch._read(One(), "a")
     assert said == [1, 3]
+
+
+def test_the_columns_of_callbacks_are_in_the_history_and_their_numbers_in_a_status(tmp_path: Path):
+    """The rows are written before the callbacks are called; with servers two may be, before."""
+    said: list[Any] = []
+    writer = ProgressWriter(said.append, 1, tmp_path / PROGRESS)
+    for epoch in (1, 2):
+        writer.epoch({"epoch": epoch, "loss": 0.5, "active": 3.0, "samples_per_s": 9.0})
+    own = {"gap": 0.1, "nan": float("nan"), "name": "a", "list": [1.0], "n" * 20_000: 1}
+    writer.added(1, own)
+
+    class One(Going):
+        def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
+            return offset, (tmp_path / PROGRESS).read_bytes()[offset:]
+
+    first, second = One((PROGRESS,)).history("one-1")
+    assert first["gap"] == 0.1 and first["list"] == [1.0] and first["loss"] == 0.5
+    assert second["epoch"] == 2 and "gap" not in second
+    writer.note("noted")
+    writer.waits("waits")
+
+    def metrics() -> Any:
+        status = JobStatus("one-1", JobState.RUNNING, None, JobRecord(), said[-1].progress, {},
+                           0.0, 1, 0.0)  # fmt: skip
+        return as_json(status)["metrics"]
+
+    assert metrics() == {"loss": 0.5, "active": 3.0, "gap": 0.1}
+    writer.added(2, {"other": True})
+    assert metrics() == {"loss": 0.5, "active": 3.0, "other": True}
 
 
 @pytest.mark.parametrize("quiet", [False, True])

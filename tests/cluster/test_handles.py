@@ -230,6 +230,23 @@ def test_what_fails_there_is_raised_here(cluster: horn.Cluster, tmp_path: Path):
         cluster.submit(job(optimizer=horn.SGD(1e38))).result(timeout=90)
 
 
+def adds(context: Any) -> None:
+    context.row |= {"gap": 0.5 * context.epoch, "said": "so"}
+    if context.epoch == 2:
+        raise ValueError("enough")
+
+
+def test_the_history_of_a_job_that_failed_has_the_columns_of_its_callbacks(
+    cluster: horn.Cluster, tmp_path: Path
+):
+    handle = cluster.submit(job(callbacks=[adds]), tasks=2)
+    assert handle.wait(timeout=90) == "FAILED"
+    assert handle.history["gap"] == [0.5, 1.0] and handle.history["said"] == ["so", "so"]
+    assert handle.progress["gap"] == 1.0 and "said" not in handle.progress
+    rows = csv.DictReader((handle.fetch_all(tmp_path) / "history.csv").read_text().splitlines())
+    assert [row["gap"] for row in rows] == ["0.5", "1.0"]
+
+
 def test_what_cannot_be_sent_is_said_at_once(
     cluster: horn.Cluster, monkeypatch: pytest.MonkeyPatch
 ):

@@ -323,8 +323,8 @@ def foreign(output):
 
 
 @pytest.mark.parametrize("given, said", [
-    ({"acc": horn.Aggregate("hidden", active)}, "'acc' is what horn measures itself"),
-    ({"at": horn.Aggregate("hidden", active)}, "'at' is what horn measures itself"),
+    ({"acc": horn.Aggregate("hidden", active)}, "'acc' is a name of horn's own; choose another"),
+    ({"at": horn.Aggregate("hidden", active)}, "'at' is a name of horn's own; choose another"),
     ({"my share": horn.Aggregate("hidden", active)}, "'my share' cannot be the name of a column"),
     ({3: horn.Aggregate("hidden", active)}, "3 cannot be the name of a column"),
     ({"x": ("hidden", active)}, r"'x' must be a horn.Aggregate, got \('hidden', .*; write"),
