@@ -53,7 +53,7 @@ from horn.process.control import (
 from horn.process.decisions import BY_BATCH, BY_EPOCH
 from horn.process.job_payload import JobDraft
 from horn.process.job_spec import RunSpec
-from horn.process.reporting import heartbeat_s as sign_s
+from horn.process.reporting import heartbeat_s
 from horn.topology import SPARE_FDS
 from horn.training.checkpointing import (
     RecoverySettings,
@@ -398,7 +398,7 @@ class Attempts:
             pool.pids,
             lambda rank: "run" if self.recovery.journals is None else unit_of(topology, rank),
             settings.start_timeout,
-            None if is_joined else timeout_s + sign_s(timeout_s) + MARGIN_S,
+            None if is_joined else timeout_s + heartbeat_s(timeout_s) + MARGIN_S,
             pool.stopped,
             lambda: pool.pids,
             lambda rank: not topology.is_server(rank),
