@@ -81,12 +81,14 @@ def check_name(name: Any) -> None:
             f"Job: aggregates: {name!r} cannot be the name of a column; use letters, digits and _, "
             'as in aggregates={"active": horn.Aggregate("layer1", active)}'
         )
-    if name in COLUMNS or name in FACTS:
-        raise ModelError(f"Job: aggregates: {taken(name)}")
+    if why := taken(name):
+        raise ModelError(f"Job: aggregates: {why}")
 
 
 def taken(name: str) -> str:
-    """In words, that a user's column cannot have a name of horn's own."""
+    """Why a user's column cannot have a name, in words: it is one of horn's own; else ""."""
+    if name not in COLUMNS and name not in FACTS:
+        return ""
     return (
         f"{name!r} is a name of horn's own; choose another (taken: {', '.join((*COLUMNS, *FACTS))})"
     )

@@ -37,7 +37,7 @@ from horn import (
     wiring,
 )
 from horn.activations import Activation, Function
-from horn.aggregates import COLUMNS
+from horn.aggregates import taken
 from horn.connections._matrix import is_matrix
 from horn.connections.part import Part
 from horn.errors import ModelError, is_whole
@@ -314,8 +314,8 @@ class Network:
             raise ModelError(f"{where}: f is a function {wanted}; got {f!r}")
         pairwise = (activations.Activation if b is None else activations.OfTwo)(called, function)
         name = name or f"loss{1 + sum(not layer.answers for layer in self.layers)}"
-        if name in COLUMNS:
-            raise ModelError(f"{where}: {name!r} is a column of the history; give another")
+        if why := taken(name):
+            raise ModelError(f"{where}: {why}")
         sources: Any = {"a": a, "b": b} if b is not None else [a]
         return self._appended(
             "output", neuron=Penalty if b is None else Comparison, activation=pairwise,

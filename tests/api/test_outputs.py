@@ -447,8 +447,9 @@ def test_networks_that_do_not_fit_are_said() -> None:
         net.loss(h, f=abs, weight=-1)
     with pytest.raises(ModelError, match="weight is a factor of the loss, a number, got 'much'"):
         net.output(2, loss="squared_error", weight="much")
-    with pytest.raises(ModelError, match="'acc' is a column of the history"):
-        net.loss(h, f=abs, name="acc")
+    for name in ("acc", "attempt"):  # a column of the history, and a fact of a job
+        with pytest.raises(ModelError, match=f"'{name}' is a name of horn's own; choose another"):
+            net.loss(h, f=abs, name=name)
     net.loss(h, f=abs)
     with pytest.raises(ModelError, match="outputs and losses are the last; add it before"):
         net.layer(3)
