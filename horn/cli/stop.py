@@ -51,7 +51,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
                     f"horn status {name} --wait"
                 )
                 return ending_of(error)[1]
-            lost.append(_tell(cluster.once(partial(_status, job=name)), before.unkept))
+            lost.append(_tell(cluster.once(partial(_status, job=name)), before.unkept, now))
     if refused:
         raise Conflict("; ".join(refused))
     return int(any(lost))
@@ -93,9 +93,9 @@ def _has_journals(status: JobStatus) -> bool:
     return found is not None and found.servers > 0 and not found.options.get("guests")
 
 
-def _tell(status: JobStatus, unkept: str) -> bool:
+def _tell(status: JobStatus, unkept: str, now: bool) -> bool:
     """Say how a job ended; whether something of it could not be saved. unkept : why nothing of it
-    was kept before, "" if it was.
+    was kept before, "" if it was. now : that it was not to be saved.
     """
     from horn import terminal
 
@@ -109,4 +109,4 @@ def _tell(status: JobStatus, unkept: str) -> bool:
     terminal.say(f"Job {job} {status.state.value}{saved}")
     if cause:
         terminal.say(f"Job {job}: {cause}")
-    return bool(cause)
+    return bool(cause) or (status.state.value == "FAILED" and not now)

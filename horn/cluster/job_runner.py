@@ -338,9 +338,8 @@ class JobRunner:
 
     def told_to_end(self) -> protocol.RunnerFinished:
         """The final message of a runner that the agent ended."""
-        return protocol.RunnerFinished(
-            STOPPED if self.stop_requested.is_set() else GONE, checkpoint=self.checkpoint
-        )
+        is_stopped = self.stop_requested.is_set() and not self.saves  # else it has not saved
+        return protocol.RunnerFinished(STOPPED if is_stopped else GONE, checkpoint=self.checkpoint)
 
     def _load(self) -> tuple[Job, Strategy]:
         submission = self.submission

@@ -473,13 +473,11 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
     if cause is not None and cause.is_final:
         return _failed(free, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
-        saves = not snapshot.wants_now and not snapshot.need.guests
-        lost = unkept(record.allocations, snapshot.need.n_servers) if saves else ""
-        return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why or lost)
+        undone = "" if snapshot.wants_now else _undone(snapshot, reports, cause)
+        return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why or undone)
     if cause is None:  # an agent was told to leave: nobody's failure
-        over = sorted(n for n in record.allocations if n not in reports or reports[n].phase == GONE)
-        left = leaving or over
-        trouble = f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
+        is_late = is_asked and not _has_saved(snapshot, reports)
+        trouble = _who_left(snapshot, reports) + " before the job had saved" * is_late
         trouble = "; ".join([trouble, *causes[:1]])[:1000]  # what could not be saved
         record = _changed(free, n_restarts=record.n_restarts + 1, trouble=trouble)
         return Decision(record, withdrawn, _restarting(snapshot))
@@ -498,6 +496,35 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         trouble=cause.text[:1000],
     )  # fmt: skip
     return Decision(record, withdrawn, _restarting(snapshot))
+
+
+def _who_left(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> str:
+    """The end of an attempt that did not fail, in words."""
+    over = (n for n in snapshot.record.allocations if n not in reports or reports[n].phase == GONE)
+    left = _leaving(snapshot) or sorted(over)
+    return f"worker {', '.join(left)} was stopped" if left else "the tasks were ended"
+
+
+def _has_saved(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
+    """Whether an attempt that was to stop did so by itself; servers have their journals."""
+    first = next(name for name, s in snapshot.record.allocations.items() if 0 in s.ranks)
+    phase = reports[first].phase if first in reports else GONE
+    return bool(snapshot.need.topology.n_servers) or phase in (STOPPED, FINISHED)
+
+
+def _undone(
+    snapshot: JobSnapshot, reports: Mapping[str, HostReport], cause: HostFailure | None
+) -> str:
+    """What a stop that saves first left undone, in words; "" if nothing."""
+    record, need = snapshot.record, snapshot.need
+    if need.guests:  # asked for
+        return ""
+    lost = unkept(record.allocations, need.n_servers)
+    if lost or _has_saved(snapshot, reports):
+        return lost
+    since = f" after {record.checkpoint:,}" if record.checkpoint >= 0 else ""
+    why = _who_left(snapshot, reports) if cause is None else cause.text
+    return f"it ended before it had saved, and no checkpoint has its iterations{since}: {why}"
 
 
 def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> HostFailure | None:

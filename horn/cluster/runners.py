@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 END_S = 5.0  # for a job runner to end its tasks once it is told
 LOOK_S = 1.0  # between two checks whether a job runner is stopped
 LAST_S = 5.0  # for it to exit after its final message
-SAVE_S = 120.0  # for it to save and stop
 SILENT = (
     "First failure: the tasks of a host were ended: horn worker there stood still (SIGSTOP, a "
     "debugger, or no processor for it) for nearly as long as its session with ZooKeeper lasts, "
@@ -258,8 +257,11 @@ class JobRun:
         if self.runner is None:  # still being prepared
             self.say(GONE if aim == END else STOPPED)
             return
-        self.runner.send(protocol.StopJob() if aim == STOP else protocol.EndJob())
-        self._deadline = time.monotonic() + (SAVE_S if aim == STOP else END_S)
+        if aim == STOP:  # it saves first, which takes as long as its iterations do
+            self.runner.send(protocol.StopJob())
+            return
+        self.runner.send(protocol.EndJob())
+        self._deadline = time.monotonic() + END_S
 
     def listen(self, runner: RunnerProcess, *, waits: bool = True) -> None:
         """Handle messages that have come. The user's code is in that process, too: a message that

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from horn import terminal
-from horn.cli import worker
+from horn.cli import stop, worker
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cluster.agent import Agent
-from horn.cluster.client import ClusterClient
+from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.master import JobRecord
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK
 from horn.coordination.jobs import JobState
@@ -200,6 +201,24 @@ def test_stop_says_that_nothing_is_saved(cluster: Agents, run: Run):
     assert "STOPPED · no checkpoint: horn resume would begin anew" in done.err
     assert "goes on from the beginning" in run("resume", job).err
     assert run("stop", "--now", job).code == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "now", "is_lost"),
+    [
+        (JobState.STOPPED, "", False, False),
+        (JobState.STOPPED, "it ended before it had saved", False, True),
+        (JobState.FAILED, "training diverged", False, True),
+        (JobState.FAILED, "training diverged", True, False),
+        (JobState.SUCCEEDED, "", False, False),
+    ],
+)
+def test_a_stop_that_could_not_save_is_told_by_its_exit_code(
+    state: JobState, cause: str, now: bool, is_lost: bool
+):
+    """It was 0 where the job had FAILED instead of stopping."""
+    status = JobStatus("one", state, None, JobRecord(), {}, {"cause": cause}, 0.0, 1, 0.0)
+    assert stop._tell(status, "", now) is is_lost
 
 
 def test_resume_goes_on_from_the_checkpoint_that_it_is_told(cluster: Agents, run: Run):

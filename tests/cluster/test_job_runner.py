@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from horn.cluster import job_runner
-from horn.cluster.master import FAILED, STOPPED, Allocation
+from horn.cluster.master import FAILED, GONE, STOPPED, Allocation
 from horn.cluster.runner_protocol import Assignment
 from horn.cluster.submission import Submission
 from horn.errors import ModelError
@@ -133,3 +133,14 @@ def test_an_error_whose_text_names_a_file_that_is_no_text_can_be_sent(
     said = runner.run()
     assert said.phase == FAILED and "cannot read x-\\udcff.csv" in said.failure.text
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(said), type=type(said)) == said
+
+
+@pytest.mark.parametrize(("saves", "phase"), [(True, GONE), (False, STOPPED)])
+def test_a_job_that_is_ended_while_it_saves_is_not_said_to_have_stopped(
+    runner: Any, saves: bool, phase: str
+) -> None:
+    """It was STOPPED as one that had saved."""
+    runner.assignment = msgspec.structs.replace(runner.assignment, can_save=saves)
+    assert runner.told_to_end().phase == GONE
+    runner.stop_requested.set()
+    assert runner.told_to_end().phase == phase

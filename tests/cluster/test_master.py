@@ -244,6 +244,37 @@ def test_that_a_job_over_hosts_without_a_common_folder_could_not_be_saved_is_sai
     assert now is not None and now.result is not None and "cause" not in now.result
 
 
+KILLED = HostReport(FAILED, failure=HostFailure("task 1 was killed"))
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [
+        (None, "First failure: worker a was lost (killed, stopped or cut off"),
+        (HostReport(GONE), "worker a was stopped"),
+        (KILLED, "task 1 was killed"),
+    ],
+)
+def test_a_stop_that_ended_a_job_before_it_had_saved_says_so(first: HostReport | None, why: str):
+    """It was STOPPED as one that had saved, and horn stop ended with 0."""
+    there = {name: replace(host, shared="nfs") for name, host in hosts(a=1, b=1).items()}
+    snapshot = placed(replace(start(), hosts=there))
+    record = msgspec.structs.replace(snapshot.record, checkpoint=1000, aim=END)
+    snapshot = replace(snapshot, state=JobState.STOPPING, record=record)
+    snapshot = saying(snapshot, b=HostReport(GONE))
+    if first is None:
+        snapshot = replace(snapshot, hosts={"b": there["b"]})
+    else:
+        away = {**there, "a": replace(there["a"], slots=0)} if first.phase == GONE else there
+        snapshot = replace(saying(snapshot, a=first), hosts=away)
+    found = decide(snapshot)
+    assert found is not None and found.state is JobState.STOPPED and found.result is not None
+    undone = "it ended before it had saved, and no checkpoint has its iterations after 1,000: "
+    assert found.result["cause"].startswith(undone + why)
+    now = decide(replace(snapshot, wants_now=True))
+    assert now is not None and now.result is not None and "cause" not in now.result
+
+
 def test_a_job_that_waits_is_stopped_at_once():
     found = decide(replace(start(), state=JobState.STOPPING))
     assert found is not None and found.state is JobState.STOPPED
@@ -397,6 +428,15 @@ def test_a_job_that_starts_has_nothing_to_save_when_its_worker_goes():
     first = start()
     snapshot = leaving(after(first, decide(first)), "a")
     assert decide(saying(snapshot, a=HostReport(RUNNING), b=HostReport(STARTING))) is None
+
+
+def test_a_worker_that_went_before_its_job_had_saved_is_said_to_have_done_so():
+    first = JobSnapshot(JobState.PENDING, ResourceRequest(1, 1), JobRecord(), {}, hosts(a=1, b=1))
+    snapshot = leaving(saying(placed(first), a=HostReport(RUNNING)), "a")
+    snapshot = after(snapshot, decide(snapshot))
+    found = decide(saying(snapshot, a=HostReport(GONE)))
+    assert found is not None and found.state is JobState.RESTARTING
+    assert found.record.trouble == "worker a was stopped before the job had saved"
 
 
 def test_what_could_not_be_saved_before_a_worker_went_is_told():

@@ -15,7 +15,17 @@ import pytest
 from horn.cluster import job_runner
 from horn.cluster.agent import Agent
 from horn.cluster.job_runner import JobRunner, _last_rows
-from horn.cluster.master import FAILED, RUN, STARTING, Allocation, HostFailure, HostOrder
+from horn.cluster.master import (
+    END,
+    FAILED,
+    GONE,
+    RUN,
+    STARTING,
+    STOP,
+    Allocation,
+    HostFailure,
+    HostOrder,
+)
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.runner_protocol import (
     CUT_OFF,
@@ -54,6 +64,27 @@ def test_what_an_agent_kills_is_not_blamed_on_the_signal():
     failure = run.report.failure
     assert run.is_over and failure is not None
     assert "cut off from ZooKeeper" in failure.text and "SIGKILL" not in failure.text
+
+
+def test_a_job_that_is_told_to_stop_may_save_for_as_long_as_it_takes():
+    """After two minutes it was killed with nothing saved, and said to have been by the kernel."""
+    run, said = JobRun("one", HostOrder(1, RUN, {}), member=1), list[str]()
+    words: list[list[Any] | None] = [None]
+    run.runner = SimpleNamespace(  # type: ignore[assignment]
+        is_open=True,
+        is_stopped=False,
+        send=lambda word: said.append(type(word).__name__),
+        kill=lambda: said.append("killed"),
+        line=SimpleNamespace(read=lambda waits: words.pop(0)),
+        reap=lambda: (-9, {}),
+    )
+    run.aim_at(STOP)
+    run.tick(1e12)
+    assert said == ["StopJob"]
+    run.aim_at(END)
+    run.tick(1e12)
+    run.ended()
+    assert said == ["StopJob", "EndJob", "killed"] and run.report.phase == GONE
 
 
 def test_what_ended_before_has_its_own_cause():
