@@ -26,7 +26,7 @@ from horn.cluster.capacity import HostCapacity, bracketed, default_folder, terms
 from horn.cluster.file_service import FileService
 from horn.cluster.job_controller import JobController
 from horn.cluster.master import GONE, LAST, RUN, STARTING, HostOrder
-from horn.cluster.preparation import JobPreparer
+from horn.cluster.preparation import JobPreparer, PackageMissing
 from horn.cluster.runner_protocol import AddStandby, Assignment, StandbySize
 from horn.cluster.runners import JobRun, RunnerProcess
 from horn.cluster.store import HostStore
@@ -172,6 +172,7 @@ class Agent:
             stack.callback(coord.subscribe(self._on_event))
             stack.enter_context(self._beating(coord))
             coord.ensure(coord.paths.jobs(), coord.paths.orders(self.name))
+            self.store.cluster = _cluster_id(coord)
             self.workers = Membership(coord, coord.paths.workers())
             stack.callback(self.workers.close)
             member = self._register()
@@ -338,8 +339,11 @@ class Agent:
         job, order = run.job, run.order
 
         def prepare() -> None:
+            lacking: tuple[int, ...] = ()
             try:
                 assignment = self.preparer.assignment(self.coord, self.workers, job, order)
+            except PackageMissing as error:
+                why, lacking = str(error), error.workers
             except HornError as error:
                 why = str(error)
             except OSError as error:  # a full disk, or a folder that is no longer mounted
@@ -353,7 +357,7 @@ class Agent:
             else:
                 self._do(lambda: self._begin(run, assignment))
                 return
-            self._do(lambda: self._cannot_begin(run, why))
+            self._do(lambda: self._cannot_begin(run, why, lacking))
 
         threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
 
@@ -371,8 +375,8 @@ class Agent:
         except (HornError, OSError) as error:  # no room for its log
             self._cannot_begin(run, error)
 
-    def _cannot_begin(self, run: JobRun, why: object) -> None:
-        run.kill(f"First failure: worker {self.name} cannot begin: {why}")
+    def _cannot_begin(self, run: JobRun, why: object, lacking: tuple[int, ...] = ()) -> None:
+        run.kill(f"First failure: worker {self.name} cannot begin: {why}", lacking)
 
     def _keep_warm(self, n_free: int) -> None:
         """Start a job runner for the next job, with a standby task for each free slot; not while a
@@ -544,3 +548,13 @@ class Agent:
             self.workers.leave()  # last: the next of this name makes its folder after it
         except ClusterError as error:
             logger.warning("agent leaves without a word host=%s reason=%s", self.name, error)
+
+
+def _cluster_id(coord: Session) -> str:
+    """A name of this cluster that no other has: its first node, and when that was made. An ensemble
+    may have several clusters, and the first nodes of two ensembles one number.
+    """
+    coord.sync(coord.paths.root)
+    root = coord.get(coord.paths.root)
+    assert root is not None, "its folders are below it"
+    return f"{root.created:x}-{round(root.made_s * 1000):x}"

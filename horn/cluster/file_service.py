@@ -37,7 +37,8 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 class PackageRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests "have", "get", "holds": a package. "put": the same with a manifest of ``n_manifest``
     bytes, and its files as the body. holder : of "have" and "put", who is about to enter a job with
-    it: it is not removed before "release", or for HOLD_S.
+    it: it is not removed before "release", or for HOLD_S. To a holder a package is here once it is
+    in the shared folder, too: else the worker's loss loses the job.
     """
 
     digest: _Name
@@ -187,7 +188,10 @@ class FileService:
         with self.holds.lock:
             if request.holder:
                 self.holds.hold(request.digest, request.holder)
-            return PackageKnown(self.store.has(request.digest))
+            is_here = self.store.has(request.digest)
+            if request.holder:
+                is_here = is_here and self.store.is_shared(request.digest)
+            return PackageKnown(is_here)
 
     def release(self, call: RpcCall) -> DoneReply:
         with self.holds.lock:

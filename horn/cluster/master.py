@@ -25,6 +25,10 @@ LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases in which no proces
 MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
 # Not with its place there: each job that leaves the queue would have all others written anew.
 QUEUES = "waits for its turn: others are before it in the queue"
+NO_FILES = (
+    "waits for its files, which no worker that is up has: start one that has them, or send them "
+    "again:  horn stop JOB, and then  horn resume JOB --with TARGET"
+)
 AGAIN = 2  # failures on a host since its last checkpoint, after which one is left where it lies
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -62,7 +66,8 @@ class HostFailure(StoredRecord, frozen=True):
     ZooKeeper's order, as clocks differ; set by its reader. is_secondary : another host's failure
     caused it. is_final : a restart would not help. hosts : at fault, or two that lost each other;
     none for the reporter. kept : the updates of the model from before it that the reporter keeps,
-    -1 for none.
+    -1 for none. lacking : the workers that were asked for the job's package, by their fencing
+    tokens, if none of them has it.
     """
 
     text: str
@@ -73,6 +78,7 @@ class HostFailure(StoredRecord, frozen=True):
     hosts: tuple[str, ...] = ()
     details: str = ""
     kept: int = -1
+    lacking: tuple[_Count, ...] = ()
 
 
 class HostReport(StoredRecord, frozen=True):
@@ -98,6 +104,7 @@ class JobRecord(StoredRecord, frozen=True):
     blamed : failures by host, parted : pairs of hosts that lost each other, both since a
     checkpoint of theirs. reason : why it waits. begin : the iteration that it was resumed from, -1
     for the newest; changed : that it may be of a changed job; both until the next checkpoint.
+    lacking : the workers that have not its package, by fencing tokens, until another comes.
 
     groups : by number; none for those of the submission. n_wanted : groups asked for, 0 for none.
     With servers: leaving : groups that still have allocations. n_ever : numbers given so far. Under
@@ -120,6 +127,7 @@ class JobRecord(StoredRecord, frozen=True):
     trouble: str = ""  # the last failure, in words
     begin: int = -1
     changed: bool = False
+    lacking: tuple[_Count, ...] = ()
     groups: tuple[_Count, ...] = ()
     leaving: tuple[_Count, ...] = ()
     n_ever: _Count = 0
@@ -228,6 +236,9 @@ def _queue(snapshot: JobSnapshot) -> Decision | None:
 
 
 def _place(snapshot: JobSnapshot) -> Decision | None:
+    up = {host.member for host in snapshot.hosts.values()}
+    if up and up <= set(snapshot.record.lacking):
+        return _waits(snapshot.record, Unschedulable(NO_FILES))
     record = _regrouped(snapshot)
     need = snapshot.need
     groups = (*(record.groups or range(need.n_groups)), *record.leaving)
@@ -252,7 +263,7 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
     }
     record = _changed(
         record, attempt=record.attempt + 1, aim=RUN, allocations=allocations,
-        hosts=tuple(allocations), reason="",
+        hosts=tuple(allocations), reason="", lacking=(),
     )  # fmt: skip
     return Decision(record, _orders(record), JobState.RUNNING)
 
@@ -481,6 +492,9 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         trouble = "; ".join([trouble, *causes[:1]])[:1000]  # what could not be saved
         record = _changed(free, n_restarts=record.n_restarts + 1, trouble=trouble)
         return Decision(record, withdrawn, _restarting(snapshot))
+    if cause.lacking:  # it would end in the same way until another worker comes
+        record = _changed(free, lacking=cause.lacking, reason=NO_FILES)
+        return Decision(record, withdrawn, _restarting(snapshot))
     n = 1 if record.checkpoint != record.failed_at else record.n_failures + 1
     if n > snapshot.max_restarts:
         times = f"failed {n} times" if n > 1 else "failed"
@@ -602,8 +616,9 @@ def _stopped(
 def _settled(record: JobRecord) -> JobRecord:
     """Reset all counts, for horn resume."""
     return _changed(
-        record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", allocations={}, aim=RUN
-    )
+        record, n_failures=0, failed_at=-1, blamed={}, parted=(), reason="", allocations={},
+        aim=RUN, lacking=(),
+    )  # fmt: skip
 
 
 def _orders(record: JobRecord) -> dict[str, HostOrder | None]:

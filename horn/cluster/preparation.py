@@ -5,6 +5,7 @@ Runs in threads of the agent: it waits for ZooKeeper and other hosts.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import msgspec
@@ -20,17 +21,27 @@ from horn.coordination.jobs import node_of
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.coordination.session import Session
-from horn.errors import HornError, NotFound
+from horn.errors import ClusterError, HornError, NotFound
 from horn.rpc.client import ClientKeys, RpcClient
 from horn.security import tls
+
+logger = logging.getLogger(__name__)
 
 FETCH_S = 120.0  # for a package to come from another host
 MAX_READ = 1000  # checked submissions that are remembered, of a few KB as a rule; 256 KB at most
 
 
+class PackageMissing(NotFound):
+    """No worker that is up has a job's package. workers : their fencing tokens."""
+
+    def __init__(self, text: str, workers: tuple[int, ...]) -> None:
+        self.workers = workers
+        super().__init__(text)
+
+
 class JobPreparer:
     """Prepares the jobs of one agent. threads : per task. Raises NotAllowed, ProtocolError: the job
-    may not run. NotFound: it, or its package, is gone.
+    may not run. NotFound: it is gone, or its package does not come here. PackageMissing.
     """
 
     def __init__(self, capacity: HostCapacity, name: str, store: HostStore, threads: int) -> None:
@@ -59,6 +70,10 @@ class JobPreparer:
         found = self.submission(job, node_of(coord, coord.paths.spec(job), job))
         if not self.store.has(found.package):
             self._fetch(workers, found.package)
+        try:
+            self.store.share(found.package)  # it may have come before there was a shared folder
+        except ClusterError as error:  # as when a checkpoint cannot be saved: it runs all the same
+            logger.warning("package not shared, make room job=%s reason=%s", job, error)
         return Assignment(
             job=job,
             attempt=order.attempt,
@@ -80,8 +95,8 @@ class JobPreparer:
 
     def _fetch(self, workers: Membership, digest: str) -> None:
         """Fetch a package from another host that has it."""
-        reasons, key = [], self.capacity.key
-        for name, member in workers.members({}).items():
+        reasons, key, members = [], self.capacity.key, workers.members({})
+        for name, member in members.items():
             if name == self.name:
                 continue
             access = None if key is None else ClientKeys.of(key, "worker", name)
@@ -99,4 +114,5 @@ class JobPreparer:
                 reasons.append(f"{name}: {error}")
         if reasons:
             raise NotFound(f"package {digest[:16]} does not come here: {'; '.join(reasons)}")
-        raise NotFound(f"package {digest[:16]} is on no worker that is up; submit again")
+        tokens = tuple(sorted(member.token for member in members.values()))
+        raise PackageMissing(f"package {digest[:16]} is on no worker that is up", tokens)

@@ -370,10 +370,10 @@ class JobRun:
         else:
             self.say(FAILED, failure=HostFailure(_died(code)))
 
-    def kill(self, why: str) -> None:
-        """End the attempt at once; ``why`` is the failure."""
+    def kill(self, why: str, lacking: tuple[int, ...] = ()) -> None:
+        """End the attempt at once; ``why`` is the failure. lacking : as HostFailure has it."""
         if not self.kill_runner(why):
-            self.say(FAILED, failure=HostFailure(why))
+            self.say(FAILED, failure=HostFailure(why, lacking=lacking))
 
     def kill_runner(self, why: str) -> bool:
         """Kill the job runner for the reason ``why``, from any thread; False if there is none."""

@@ -8,8 +8,11 @@
                                    callbacks
 
 In a folder that all hosts share what is kept is in jobs/<job>, and packages are once more, for
-hosts that come later. Where jobs run as another user, work-*, logs and kept are that user's: what
-is in them is opened with ``opened``.
+hosts that come later, in packages/<cluster>/<digest>: clusters may have one folder, and each
+removes its own. They were in packages/<digest>, from where they are still read.
+
+Where jobs run as another user, work-*, logs and kept are that user's: what is in them is opened
+with ``opened``.
 """
 
 from __future__ import annotations
@@ -50,8 +53,11 @@ LOG_END_BYTES = 1024 * 1024  # and of what comes later the last, written when it
 
 class HostStore:
     """An agent's folder, made if missing, for its owner alone. user : the account that jobs run as,
-    if another. Raises Conflict: another agent has it. JobError: it cannot be used.
+    if another. ``cluster`` : the id of the agent's cluster, once it is known; without it nothing is
+    shared. Raises Conflict: another agent has it. JobError: it cannot be used.
     """
+
+    cluster = ""
 
     def __init__(
         self, folder: Path, shared: Path | None = None, user: JobUser | None = None
@@ -84,7 +90,8 @@ class HostStore:
             package.sweep(packed)
         left = [*folder.glob("jobs/*/work-*")]  # leftovers of a killed agent
         if shared is not None:
-            left += shared.glob(f"packages/*-{self.id}")  # but not other hosts'
+            for copies in ("packages", "packages/*"):
+                left += shared.glob(f"{copies}/*-{self.id}")  # but not other hosts'
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -101,15 +108,22 @@ class HostStore:
             return True
         if self.shared is None:
             return False
-        theirs = self.shared / "packages" / digest
-        if not (theirs / "files").is_dir():
-            return False
-        packed = (theirs / "manifest").read_bytes()
-        self.put(digest, packed, package.read(theirs / "files", package.decode(packed)))
-        return True
+        packages = self.shared / "packages"
+        for theirs in (packages / self.cluster / digest, packages / digest):
+            if (theirs / "files").is_dir():
+                packed = (theirs / "manifest").read_bytes()
+                self._put(digest, packed, package.read(theirs / "files", package.decode(packed)))
+                return True
+        return False
 
     def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
-        """Store a package, unless it is here already. Raises BadPackage."""
+        """Store a package, unless it is here already, and share it. Raises BadPackage.
+        ClusterError: one of both folders cannot be written.
+        """
+        self._put(digest, packed, portions)
+        self.share(digest)
+
+    def _put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
         folder = self._package(digest)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -132,19 +146,41 @@ class HostStore:
                 _write(temporary, packed)
                 temporary.rename(folder / "manifest")
                 unpacker.finish()
-                self._share(digest)
 
-    def _share(self, digest: str) -> None:
-        """Copy a package into the shared folder."""
-        if self.shared is None or (self.shared / "packages" / digest).exists():
+    def is_shared(self, digest: str) -> bool:
+        """Whether a package is in the shared folder, if there is one."""
+        folder = self._shared_packages
+        return folder is None or (folder / digest).exists()
+
+    def share(self, digest: str) -> None:
+        """Copy a package that is here into the shared folder, unless it is there: the cluster's
+        other hosts need it if this one is lost. Raises ClusterError: it cannot be written.
+        """
+        folder = self._shared_packages
+        if folder is None:
             return
-        temporary = self.shared / "packages" / f"{digest[:16]}-{self.id}"
-        try:
-            _copy(self._package(digest), temporary)
-            with contextlib.suppress(OSError):  # another host was faster
-                temporary.rename(self.shared / "packages" / digest)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        temporary = folder / f"{digest[:16]}-{self.id}"
+        with self._lock:
+            if self.is_shared(digest):
+                return
+            try:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _copy(self._package(digest), temporary)
+                with contextlib.suppress(OSError):  # another host was faster
+                    temporary.rename(folder / digest)
+            except OSError as error:
+                raise ClusterError(
+                    f"{error.filename or folder} cannot be written: {error.strerror}; see that the "
+                    f"folder of --shared is there, is the worker's own to write, and has room"
+                ) from error
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    @property
+    def _shared_packages(self) -> Path | None:
+        if self.shared is None or not self.cluster:
+            return None
+        return self.shared / "packages" / self.cluster
 
     def get(self, digest: str) -> tuple[bytes, Iterator[bytes]]:
         """A package's manifest and its files' bytes. Raises NotFound."""
@@ -203,8 +239,8 @@ class HostStore:
         if digest:
             with self._lock:
                 shutil.rmtree(self._package(digest), ignore_errors=True)
-                if self.shared is not None:
-                    shutil.rmtree(self.shared / "packages" / digest, ignore_errors=True)
+                if (shared := self._shared_packages) is not None:
+                    shutil.rmtree(shared / digest, ignore_errors=True)
 
     def _job(self, job: str) -> Path:
         return self.folder / "jobs" / paths.checked("job", job)

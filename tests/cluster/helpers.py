@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import socket
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO
 
+from horn.cluster import package
+from horn.cluster.package import PackageFile, PackageManifest
 from horn.coordination.barrier import GroupBarrier
 from horn.coordination.membership import Membership
 from horn.coordination.session import Session
@@ -177,3 +180,10 @@ def _frame(answers: BinaryIO) -> bytes:
     if not found:
         raise ConnectionError("it was closed")
     return found
+
+
+def a_package(text: bytes) -> tuple[str, bytes]:
+    """One of a single file: its digest and manifest."""
+    file = PackageFile("job.py", len(text), hashlib.sha256(text).digest())
+    manifest = package.encode(PackageManifest(package.FORMAT, (file,)))
+    return package.digest(manifest), manifest

@@ -26,7 +26,7 @@ from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
 from horn.cluster.fetching import fetch_all
-from horn.cluster.master import RUN, HostOrder
+from horn.cluster.master import NO_FILES, RUN, HostOrder
 from horn.cluster.packing import PackedJob
 from horn.cluster.resume import resume
 from horn.cluster.runners import JobRun
@@ -428,6 +428,47 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
     assert status.result["host"] == "b"
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
+
+
+def test_a_package_from_before_there_was_a_shared_folder_outlives_its_worker(
+    cluster_of: Agents, client: ClusterClient
+):
+    """The second job had its checkpoints in the folder, and failed: no worker had its package."""
+    cluster_of.start("a")
+    before = cluster_of.submit(client, "--epochs", "1")
+    assert cluster_of.wait_ended(client, before).state is JobState.SUCCEEDED
+    cluster_of.kill("a", signal.SIGTERM)
+    assert cluster_of.processes["a"].wait(60) == 0
+    cluster_of.start("a", shared=True)
+    held = cluster_of.held(60)
+    job = cluster_of.submit(client, "--epochs", "12", *held, checkpoint_every=20, max_restarts=1)
+    cluster_of.wait_running(client, job, 60)
+    cluster_of.wait(lambda: client.status(job).record.checkpoint >= 20)
+    cluster_of.start("b", shared=True)
+    cluster_of.kill("a")
+    cluster_of.let_go()
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
+    assert status.result["host"] == "b"
+
+
+def test_a_job_whose_files_no_worker_has_waits_for_one_that_has_them(
+    cluster_of: Agents, client: ClusterClient
+):
+    """It spent its restarts on them."""
+    cluster_of.start("a", shared=True)
+    held = cluster_of.held(60)
+    job = cluster_of.submit(client, "--epochs", "12", *held, checkpoint_every=20, max_restarts=1)
+    cluster_of.wait_running(client, job, 60)
+    cluster_of.wait(lambda: client.status(job).record.checkpoint >= 20)
+    cluster_of.start("b", shared=True)
+    shutil.rmtree(cluster_of.folder / "shared" / "packages")
+    cluster_of.kill("a")
+    cluster_of.wait(lambda: client.status(job).record.reason == NO_FILES)
+    cluster_of.let_go()
+    cluster_of.start("a", shared=True)
+    status = cluster_of.wait_ended(client, job)
+    assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())
 
 
 SAVING: dict[str, Any] = {"tasks": 2, "checkpoint_every": 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +19,14 @@ from horn.cluster.file_service import (
     FileService,
     JobRequest,
     PackageHolds,
+    PackageRequest,
     ReadRequest,
     WrittenRequest,
 )
 from horn.cluster.master import JobRecord
-from horn.cluster.package import PackageFile, PackageManifest
 from horn.cluster.store import MODEL, HostStore
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
-from tests.cluster.helpers import Call
+from tests.cluster.helpers import Call, a_package
 
 
 @pytest.fixture
@@ -36,13 +35,6 @@ def store(tmp_path: Path) -> Iterator[HostStore]:
     (tmp_path / "a" / "jobs" / "one-1").mkdir(parents=True, exist_ok=True)
     yield made
     made.close()
-
-
-def a_package(text: bytes) -> tuple[str, bytes]:
-    """One of a single file: its digest and manifest."""
-    file = PackageFile("job.py", len(text), hashlib.sha256(text).digest())
-    manifest = package.encode(PackageManifest(package.FORMAT, (file,)))
-    return package.digest(manifest), manifest
 
 
 def test_holds_that_are_over_are_forgotten_and_a_later_one_keeps_its_package(
@@ -92,6 +84,26 @@ def test_who_sends_a_package_slowly_keeps_no_other_from_sending(store: HostStore
         assert b"".join(store.get(name)[1]) == text
         held = sorted(path.name for path in store._package(name).iterdir())
         assert held == ["files", "manifest"]
+
+
+def test_who_submits_sends_a_package_that_is_not_in_the_shared_folder(tmp_path: Path):
+    """It was on a worker from before, and a job with it ended where that worker was lost."""
+    digest, manifest = a_package(b"x = 1\n")
+    store = HostStore(tmp_path / "b", tmp_path / "shared")
+    service: Any = SimpleNamespace(on=lambda *_, **__: None)
+    file_service = FileService(store, service, lambda: ())
+
+    def is_here(holder: str) -> bool:
+        asked: Any = SimpleNamespace(request=PackageRequest(digest, holder=holder))
+        return file_service.have(asked).is_here
+
+    store.put(digest, manifest, iter([b"x = 1\n"]))
+    assert is_here("me")
+    store.cluster = "one"
+    assert is_here("") and not is_here("me")
+    store.put(digest, manifest, iter([b"x = 1\n"]))
+    assert is_here("me")
+    store.close()
 
 
 def test_what_a_killed_agent_had_of_a_package_goes_when_the_next_one_starts(tmp_path: Path):

@@ -720,3 +720,21 @@ def test_groups_that_fail_after_a_checkpoint_are_no_reason_to_go_back():
     refused = HostFailure("ZeroDivisionError", 1, is_final=True)
     found = decide(saying(snapshot, a=HostReport(FAILED, failure=refused, checkpoint=20)))
     assert found is not None and found.state is JobState.FAILED
+
+
+def test_a_job_whose_files_no_worker_has_waits_for_another_worker_and_counts_no_failure():
+    """It failed again until it was FAILED, though its checkpoint was there."""
+    snapshot = running(max_restarts=0)
+    lacking = HostFailure("worker a cannot begin", lacking=(1, 2))
+    said = saying(snapshot, a=HostReport(FAILED, failure=lacking), b=HostReport(GONE))
+    snapshot = after(said, decide(said))
+    assert snapshot.state is JobState.RESTARTING and snapshot.record.n_failures == 0
+    assert "horn resume JOB --with TARGET" in snapshot.record.reason
+    snapshot = replace(snapshot, reports={})
+    assert decide(snapshot) is None, "it would end in the same way"
+    none = decide(replace(snapshot, hosts={}))
+    assert none is not None and none.record.reason.endswith("no worker is up")
+    stopped = decide(replace(snapshot, state=JobState.STOPPING))
+    assert stopped is not None and not stopped.record.lacking, "it may be resumed with them"
+    again = decide(replace(snapshot, hosts=hosts(a=1, b=1, c=1)))
+    assert again is not None and again.state is JobState.RUNNING and not again.record.lacking

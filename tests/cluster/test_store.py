@@ -1,19 +1,28 @@
-"""Logs: when what was written, and what a full disk costs; and what a killed agent leaves."""
+"""Logs: when what was written, and what a full disk costs; what a killed agent leaves; packages."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horn.cluster import store
+from horn.cluster import preparation, store
+from horn.cluster.capacity import HostCapacity
+from horn.cluster.master import RUN, Allocation, HostOrder
+from horn.cluster.preparation import JobPreparer
 from horn.cluster.store import MARK_S, HostStore, LogFile, line_start, written_since
+from horn.cluster.submission import Submission
+from horn.coordination import paths
 from horn.errors import ClusterError, JobError
+from tests.cluster.helpers import a_package
 from tests.support.room import no_room
 
 
@@ -188,19 +197,20 @@ class Killed(BaseException):
 def test_a_copy_for_the_shared_folder_goes_when_its_agent_was_killed_and_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    digest, packages = "ab" * 32, tmp_path / "shared" / "packages"
+    digest, packages = "ab" * 32, tmp_path / "shared" / "packages" / "one"
 
     def share(folder: str, is_killed: bool) -> None:
         made = HostStore(tmp_path / folder, tmp_path / "shared")
+        made.cluster = "one"
         (tmp_path / folder / "packages" / digest / "files").mkdir(parents=True, exist_ok=True)
         with monkeypatch.context() as patched:
             if is_killed:
                 patched.setattr(shutil, "copytree", lambda source, target: die(target))
                 patched.setattr(shutil, "rmtree", lambda *_, **__: None)
                 with pytest.raises(Killed):
-                    made._share(digest)
+                    made.share(digest)
             else:
-                made._share(digest)
+                made.share(digest)
         made.close()
 
     def die(target: Path) -> None:
@@ -215,6 +225,119 @@ def test_a_copy_for_the_shared_folder_goes_when_its_agent_was_killed_and_starts_
     assert {path.name for path in packages.iterdir()} == other  # which may be alive
     share("b", False)
     assert [path.name for path in packages.iterdir()] == [digest]
+
+
+def hosts_of(tmp_path: Path, *names: str, cluster: str = "one") -> Iterator[HostStore]:
+    for name in names:
+        made = HostStore(tmp_path / name, tmp_path / "shared")
+        made.cluster = cluster
+        yield made
+
+
+def test_a_package_that_came_before_there_was_a_shared_folder_is_there_once_it_comes_again(
+    tmp_path: Path,
+):
+    """Where its only worker was lost the job was, too."""
+    digest, manifest = a_package(b"x = 1\n")
+    alone = HostStore(tmp_path / "a")
+    alone.put(digest, manifest, iter([b"x = 1\n"]))
+    assert alone.is_shared(digest), "there is nothing to share it in"
+    alone.close()
+    first, second = hosts_of(tmp_path, "a", "b")
+    assert first.has(digest) and not first.is_shared(digest) and not second.has(digest)
+    first.put(digest, manifest, iter([b"x = 1\n"]))
+    assert first.is_shared(digest) and b"".join(second.get(digest)[1]) == b"x = 1\n"
+    first.close()
+    second.close()
+
+
+def test_a_package_for_which_the_shared_folder_had_no_room_comes_there_with_the_next_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first submission was refused; the next one, of the same files, was not, and never shared
+    them.
+    """
+    digest, manifest = a_package(b"x = 1\n")
+    (made,) = hosts_of(tmp_path, "a")
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    for _ in range(2):
+        with monkeypatch.context() as patched, pytest.raises(ClusterError, match="--shared is the"):
+            patched.setattr(shutil, "copytree", full)
+            made.put(digest, manifest, iter([b"x = 1\n"]))
+        assert made.has(digest) and not made.is_shared(digest)
+    made.put(digest, manifest, iter([b"x = 1\n"]))
+    assert made.is_shared(digest)
+    made.close()
+
+
+def test_a_job_starts_though_the_shared_folder_has_no_room_for_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """As one that cannot save its checkpoints; the next attempt shares it."""
+    digest, manifest = a_package(b"x = 1\n")
+    (made,) = hosts_of(tmp_path, "a")
+    made._put(digest, manifest, iter([b"x = 1\n"]))
+    made.kept("one-1")
+    preparer = JobPreparer(HostCapacity("127.0.0.1:1", slots=1), "a", made, 1)
+    asked = Submission(job="one-1", target="job.py", package=digest)
+    monkeypatch.setattr(preparer, "submission", lambda job, node: asked)
+    monkeypatch.setattr(preparation, "node_of", lambda *_: None)
+    coord: Any = SimpleNamespace(paths=paths.Paths())
+    order = HostOrder(1, RUN, {"a": Allocation(1, "127.0.0.1", (0,))})
+
+    def begin() -> None:
+        given = preparer.assignment(coord, SimpleNamespace(), "one-1", order)  # type: ignore[arg-type]
+        assert (Path(given.work) / "job.py").read_bytes() == b"x = 1\n"
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", no_room_below(tmp_path / "shared"))
+        begin()
+    assert not made.is_shared(digest) and "--shared is there" in caplog.text
+    begin()
+    assert made.is_shared(digest)
+    made.close()
+
+
+def no_room_below(folder: Path) -> Callable[..., None]:
+    mkdir = Path.mkdir
+
+    def on_a_full_disk(path: Path, *arguments: Any, **more: Any) -> None:
+        if path.is_relative_to(folder) and not path.exists():
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        mkdir(path, *arguments, **more)
+
+    return on_a_full_disk
+
+
+def test_clusters_with_one_shared_folder_remove_no_package_of_each_other(tmp_path: Path):
+    digest, manifest = a_package(b"x = 1\n")
+    (ours,) = hosts_of(tmp_path, "a")
+    theirs, other = hosts_of(tmp_path, "b", "c", cluster="two")
+    for made in (ours, theirs):
+        made.put(digest, manifest, iter([b"x = 1\n"]))
+    ours.forget("job-1", digest)
+    assert not ours.has(digest) and other.has(digest)
+    theirs.forget("job-2", digest)
+    assert not list(tmp_path.glob("shared/packages/*/*"))
+    for made in (ours, theirs, other):
+        made.close()
+
+
+def test_a_package_in_a_shared_folder_of_before_is_used_and_stays(tmp_path: Path):
+    digest, manifest = a_package(b"x = 1\n")
+    before = HostStore(tmp_path / "a")
+    before.put(digest, manifest, iter([b"x = 1\n"]))
+    shutil.copytree(tmp_path / "a" / "packages", tmp_path / "shared" / "packages")
+    (made,) = hosts_of(tmp_path, "b")
+    assert b"".join(made.get(digest)[1]) == b"x = 1\n" and not made.is_shared(digest)
+    made.share(digest)
+    made.forget("job-1", digest)
+    assert made.has(digest), "it may be another cluster's"
+    made.close()
+    before.close()
 
 
 def _id(folder: Path) -> str:
