@@ -404,8 +404,8 @@ def damage_frames() -> None:
 
     opened = Rendezvous._open
 
-    def opens(meeting: Rendezvous, n: int, number: int, job: str) -> Any:
-        found: Any = opened(meeting, n, number, job)
+    def opens(meeting: Rendezvous, *of: Any) -> Any:
+        found: Any = opened(meeting, *of)
         found.link = Noisy(found.link, _behind_greetings(flipped(my_rank())))
         found.link.is_on = True
         _noisy.append(found.link)
