@@ -1,8 +1,9 @@
 /* The tape: a flat array of instructions over strided views, and the threads that run it.
  *
  * No checks and no allocation here: engine.pyx has checked every shape when it appended. The loop,
- * draw and load bodies are in strips.h, compiled once per dtype and per processor level (plain.c,
- * avx2.c, avx512.c) and chosen when the module is imported: the build needs no -march.
+ * draw and load bodies are in strips.h, draws.h and loads.h, compiled once per dtype and per
+ * processor level (plain.c, avx2.c, avx512.c) and chosen when the module is imported: the build
+ * needs no -march.
  */
 #ifndef HORN_TAPE_H
 #define HORN_TAPE_H
