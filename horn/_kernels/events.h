@@ -7,7 +7,7 @@
  * number changes none, their order stays, and where the other operand is not finite all messages
  * count.
  */
-#include "tile.h"
+#include "product_tile.h"
 
 #define LIST (WIDE_K + 16)
 #define MOST_TILES (WIDE_ROWS / LOW_ROWS + 1)

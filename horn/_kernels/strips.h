@@ -356,21 +356,21 @@ static inline void K(write)(const view_t *v, int64_t off, double x) {
 }
 
 /* ---- reductions along a strip: 32 lanes, then double ---- */
-#define LANES 32
-static inline double K(sum_lanes)(REAL lane[LANES]) {
-    for (int l = 0; l < LANES / 2; l++) lane[l] += lane[l + LANES / 2];
-    for (int l = 0; l < LANES / 4; l++) lane[l] += lane[l + LANES / 4];
-    for (int l = 0; l < LANES / 8; l++) lane[l] += lane[l + LANES / 8];
+#define FOLD_LANES 32
+static inline double K(sum_lanes)(REAL lane[FOLD_LANES]) {
+    for (int l = 0; l < FOLD_LANES / 2; l++) lane[l] += lane[l + FOLD_LANES / 2];
+    for (int l = 0; l < FOLD_LANES / 4; l++) lane[l] += lane[l + FOLD_LANES / 4];
+    for (int l = 0; l < FOLD_LANES / 8; l++) lane[l] += lane[l + FOLD_LANES / 8];
     return ((double)lane[0] + lane[2]) + ((double)lane[1] + lane[3]);
 }
 static double K(sum_row)(const REAL *a, int64_t n) {
     double total = 0;
     int64_t i = 0;
-    if (n >= LANES) {
-        REAL lane[LANES];
-        for (int l = 0; l < LANES; l++) lane[l] = a[l];
-        for (i = LANES; i + LANES <= n; i += LANES)
-            for (int l = 0; l < LANES; l++) lane[l] += a[i + l];
+    if (n >= FOLD_LANES) {
+        REAL lane[FOLD_LANES];
+        for (int l = 0; l < FOLD_LANES; l++) lane[l] = a[l];
+        for (i = FOLD_LANES; i + FOLD_LANES <= n; i += FOLD_LANES)
+            for (int l = 0; l < FOLD_LANES; l++) lane[l] += a[i + l];
         total = K(sum_lanes)(lane);
     }
     double odd = 0;
@@ -396,18 +396,18 @@ static double K(prod_row)(const REAL *a, int64_t n) {
 #define EXTREME_ROW(NAME, BETTER) \
 static REAL K(NAME)(const REAL *a, int64_t n, REAL best) { \
     int64_t i = 0; \
-    if (n >= LANES) { \
-        REAL lane[LANES]; \
-        for (int l = 0; l < LANES; l++) lane[l] = a[l]; \
-        for (i = LANES; i + LANES <= n; i += LANES) \
-            for (int l = 0; l < LANES; l++) lane[l] = BEST_OF(lane[l], BETTER, a[i + l]); \
-        for (int l = 0; l < LANES / 2; l++) \
-            lane[l] = BEST_OF(lane[l], BETTER, lane[l + LANES / 2]); \
-        for (int l = 0; l < LANES / 4; l++) \
-            lane[l] = BEST_OF(lane[l], BETTER, lane[l + LANES / 4]); \
-        for (int l = 0; l < LANES / 8; l++) \
-            lane[l] = BEST_OF(lane[l], BETTER, lane[l + LANES / 8]); \
-        for (int l = 0; l < LANES / 8; l++) best = BEST_OF(best, BETTER, lane[l]); \
+    if (n >= FOLD_LANES) { \
+        REAL lane[FOLD_LANES]; \
+        for (int l = 0; l < FOLD_LANES; l++) lane[l] = a[l]; \
+        for (i = FOLD_LANES; i + FOLD_LANES <= n; i += FOLD_LANES) \
+            for (int l = 0; l < FOLD_LANES; l++) lane[l] = BEST_OF(lane[l], BETTER, a[i + l]); \
+        for (int l = 0; l < FOLD_LANES / 2; l++) \
+            lane[l] = BEST_OF(lane[l], BETTER, lane[l + FOLD_LANES / 2]); \
+        for (int l = 0; l < FOLD_LANES / 4; l++) \
+            lane[l] = BEST_OF(lane[l], BETTER, lane[l + FOLD_LANES / 4]); \
+        for (int l = 0; l < FOLD_LANES / 8; l++) \
+            lane[l] = BEST_OF(lane[l], BETTER, lane[l + FOLD_LANES / 8]); \
+        for (int l = 0; l < FOLD_LANES / 8; l++) best = BEST_OF(best, BETTER, lane[l]); \
     } \
     for (; i < n; i++) best = BEST_OF(best, BETTER, a[i]); \
     return best; \
@@ -860,7 +860,7 @@ static inline __attribute__((always_inline)) __m128 K(dot_lanes)(const float *a,
 #if LEVEL == 2
     __m512 low = _mm512_mul_ps(_mm512_loadu_ps(a), _mm512_loadu_ps(b));
     __m512 high = _mm512_mul_ps(_mm512_loadu_ps(a + 16), _mm512_loadu_ps(b + 16));
-    for (int64_t i = LANES; i < whole; i += LANES) {
+    for (int64_t i = FOLD_LANES; i < whole; i += FOLD_LANES) {
         low = _mm512_fmadd_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i), low);
         high = _mm512_fmadd_ps(_mm512_loadu_ps(a + i + 16), _mm512_loadu_ps(b + i + 16), high);
     }
@@ -871,7 +871,7 @@ static inline __attribute__((always_inline)) __m128 K(dot_lanes)(const float *a,
     __m256 lane[4];
     for (int q = 0; q < 4; q++)
         lane[q] = _mm256_mul_ps(_mm256_loadu_ps(a + 8 * q), _mm256_loadu_ps(b + 8 * q));
-    for (int64_t i = LANES; i < whole; i += LANES)
+    for (int64_t i = FOLD_LANES; i < whole; i += FOLD_LANES)
         for (int q = 0; q < 4; q++)
             lane[q] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * q),
                                       _mm256_loadu_ps(b + i + 8 * q), lane[q]);
@@ -881,7 +881,7 @@ static inline __attribute__((always_inline)) __m128 K(dot_lanes)(const float *a,
     return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
 }
 static void K(add_dots)(const float *const *a, const float *const *b, int64_t n, double *sums) {
-    const int64_t whole = n / LANES * LANES;
+    const int64_t whole = n / FOLD_LANES * FOLD_LANES;
     __m256d total = _mm256_setzero_pd();
     __m128 p[DOTS], q[DOTS];
     if (whole) {
@@ -910,11 +910,11 @@ static void K(add_dots)(const REAL *const *a, const REAL *const *b, int64_t n, d
     const REAL *x = *a, *y = *b;
     double total = 0;
     int64_t i = 0;
-    if (n >= LANES) {
-        REAL lane[LANES];
-        for (int l = 0; l < LANES; l++) lane[l] = x[l] * y[l];
-        for (i = LANES; i + LANES <= n; i += LANES)
-            for (int l = 0; l < LANES; l++) lane[l] += x[i + l] * y[i + l];
+    if (n >= FOLD_LANES) {
+        REAL lane[FOLD_LANES];
+        for (int l = 0; l < FOLD_LANES; l++) lane[l] = x[l] * y[l];
+        for (i = FOLD_LANES; i + FOLD_LANES <= n; i += FOLD_LANES)
+            for (int l = 0; l < FOLD_LANES; l++) lane[l] += x[i + l] * y[i + l];
         total = K(sum_lanes)(lane);
     }
     for (; i < n; i++) total += (double)x[i] * y[i];

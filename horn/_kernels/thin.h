@@ -23,7 +23,7 @@ static inline int thin_height(int64_t rows) { return rows >= 6 ? 6 : rows >= 4 ?
 #endif
 
 /* All lines that have some of n numbers of a row, which seldom begins where a line does. */
-static inline void fetch_row(const float *p, int n) {
+static inline void prefetch_row(const float *p, int n) {
     for (int i = 0; i < n; i += 16) _mm_prefetch((const char *)(p + i), _MM_HINT_T0);
     _mm_prefetch((const char *)(p + n - 1), _MM_HINT_T0);
 }
@@ -60,15 +60,15 @@ thin_tile(const int mr, const int16_t *at, int64_t k, const float *a, const floa
     int64_t ahead = next;
     for (int64_t k0 = 0; at ? ahead < next + mr : k0 < k; k0 += step) {
         const int64_t k1 = k0 + step < k ? k0 + step : k;
-        fetch_row(fv, PANEL);
+        prefetch_row(fv, PANEL);
         fv += ldv;
         if (w) {
-            fetch_row(fw, PANEL);
+            prefetch_row(fw, PANEL);
             fw += ldw;
         }
         if (others)
             for (int j = 0; j < others->n_parts; j++)
-                fetch_row(others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col, PANEL);
+                prefetch_row(others->part[j] + (at_row + ahead) * others->ldpart[j] + at_col, PANEL);
         ahead++;
         thin_sums(mr, 2, at, k0, k1, a, b, sum);
     }
@@ -156,8 +156,8 @@ thin_tile_live(const int mr, int64_t k, const float *a, const float *b, float al
     for (int64_t k0 = 0; k0 < k; k0 += step) {
         const int64_t k1 = k0 + step < k ? k0 + step : k, next = *ahead++;
         for (int j = 0; j < blocks->n; j++) {
-            fetch_row(v + next * ldv + blocks->at[j], 16);
-            if (w) fetch_row(w + next * ldw + blocks->at[j], 16);
+            prefetch_row(v + next * ldv + blocks->at[j], 16);
+            if (w) prefetch_row(w + next * ldw + blocks->at[j], 16);
         }
         thin_sums(mr, 2, NULL, k0, k1, a, b, sum);
     }

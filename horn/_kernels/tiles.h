@@ -579,7 +579,8 @@ static const K(column_tile_t) K(SLOPES)[N_WAVES][2] = {        /* without b, wit
     {K(slope_exp_alone), K(slope_exp)}, {K(slope_tanh_alone), K(slope_tanh)},
     {K(slope_sigmoid_alone), K(slope_sigmoid)}, {NULL, NULL}};
 
-static inline void K(pack_rows)(REAL *to, const REAL *from, int64_t step, int64_t rows, int64_t c) {
+/* Rows of c numbers, with zeros up to COLUMNS. */
+static inline void K(pack_padded)(REAL *to, const REAL *from, int64_t step, int64_t rows, int64_t c) {
     for (int64_t row = 0; row < rows; row++, to += COLUMNS, from += step) {
         memcpy(to, from, c * sizeof(REAL));
         for (int64_t k = c; k < (int64_t)COLUMNS; k++) to[k] = 0;
@@ -653,12 +654,12 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
             const int64_t c = nq - q < (int64_t)COLUMNS ? nq - q : (int64_t)COLUMNS;
             const int64_t pn = np - p0 < TILE_P ? np - p0 : TILE_P;
             memset(total, 0, sizeof total);
-            K(pack_rows)(fixed, fs + p0 * f->stride[0] + q, f->stride[0], pn, c);
+            K(pack_padded)(fixed, fs + p0 * f->stride[0] + q, f->stride[0], pn, c);
             for (int64_t r = 0; r < nr; r += DEEP) {
                 o.n = nr - r < (int64_t)DEEP ? nr - r : (int64_t)DEEP;
                 if (p0 == 0 || nr > (int64_t)DEEP) {    /* else it is there still */
-                    K(pack_rows)(pack, ms + r * m->stride[1] + q, m->stride[1], o.n, c);
-                    if (has_y) K(pack_rows)(pack_y, ys + r * y->stride[1] + q, y->stride[1], o.n, c);
+                    K(pack_padded)(pack, ms + r * m->stride[1] + q, m->stride[1], o.n, c);
+                    if (has_y) K(pack_padded)(pack_y, ys + r * y->stride[1] + q, y->stride[1], o.n, c);
                 }
                 for (int64_t p = 0; p < pn; p += TP) {
                     for (int64_t k = 0; k < TP; k++) {  /* past the end the last row again */

@@ -102,7 +102,7 @@ static ahead_t ahead_of(const float *p, int64_t rs, int64_t cs, int64_t rows, in
     return (ahead_t){(const char *)p, 4 * (cs == 1 ? rs : cs), (4 * n + 63) / 64 + 1,
                      cs == 1 ? rows : cols};
 }
-static inline void fetch(ahead_t *f, int64_t lines) {
+static inline void prefetch(ahead_t *f, int64_t lines) {
     for (; f->rows > 0 && lines > 0; f->rows--, f->at += f->pitch, lines -= f->n_lines)
         for (int64_t i = 0; i < f->n_lines; i++) _mm_prefetch(f->at + 64 * i, _MM_HINT_T1);
 }
@@ -113,7 +113,7 @@ static inline int64_t part_of(int64_t n, int64_t parts, int64_t align) {
 }
 
 /* Pays where tiles take longer than that. */
-#define ROWS_TO_FETCH 48
+#define ROWS_TO_PREFETCH 48
 #define FEW_COLUMNS 2
 /* Of panels of b that a tile of rows meets one after the other: they stay in the second-level cache. */
 #define ROW_BYTES (128 * 1024)
@@ -156,7 +156,7 @@ static void strips(const float *tiles, int tall, int64_t i0, int64_t i1, int64_t
                       panels + (p - j) * k);
         for (int64_t i = i0; i < i1; i += tall)
             for (int64_t p = j; p < to - few; p += PANEL) {
-                fetch(next, n_next);
+                prefetch(next, n_next);
                 TILES[to - p > LANES][rows_from(i, i1, tall)](
                     k, NULL, tiles + (i - i0) * k, panels + (p - j) * k, alpha, beta,
                     c + i * ldc + p, ldc, to - p);
@@ -250,7 +250,10 @@ static void blocks(const float *a, int64_t am, int64_t ak, const float *b, int64
                     }
                     for (int64_t i = i0, q = 0; i < i1; i += tall, q++) {
                         const int some = is_some && q < e->n_tiles;
-                        if (m >= ROWS_TO_FETCH) { fetch(&next, n_next); fetch(&beside, n_beside); }
+                        if (m >= ROWS_TO_PREFETCH) {
+                            prefetch(&next, n_next);
+                            prefetch(&beside, n_beside);
+                        }
                         (some ? SOME : TILES)[wide > LANES][rows_from(i, i1, tall)](
                             some ? e->n_some[q] : kn, some ? e->tile_at + q * LIST : NULL,
                             tiles + (i - i0) * kn, here, alpha, keep, c + i * ldc + j + p, ldc, wide);
