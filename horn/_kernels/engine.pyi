@@ -27,6 +27,7 @@ class Tape:
     blas: Blas
     dims: NDArray[np.int64]
     scalars: NDArray[np.float64]
+    labels: list[str]
     def __init__(
         self,
         dtype: DTypeLike = ...,
@@ -97,7 +98,6 @@ class Tape:
         m: Extent | None = None,
         n: Extent | None = None,
         k: Extent | None = None,
-        block: int = 0,
         zeros: str = "",
         label: str = "",
     ) -> int: ...
@@ -225,8 +225,5 @@ class Tape:
     def pick(self, rows: Array, picks: NDArray[np.int64], limit: int) -> bool: ...
     def total(self, numbers: Array) -> float: ...
     def run(self, first: int = 0, last: int | None = None, is_alone: bool = False) -> None: ...
-    def profile(
-        self, runs: int = 100, first: int = 0, last: int | None = None
-    ) -> list[tuple[str, float]]: ...
     def clock(self, on: bool) -> None: ...
     def times(self) -> list[float]: ...

@@ -99,7 +99,7 @@ cdef class Tape:
     cdef readonly object dtype, blas, dims, scalars
     cdef Binding bind
     cdef Moves moves
-    cdef list labels
+    cdef readonly list labels  # of the instructions
     cdef int n_dims, n_scalars
     cdef dict sources
     cdef object failure
@@ -250,8 +250,8 @@ cdef class Tape:
         return self.t.n_ins - 1
 
     def gemm_loop(self, a, b, c, *, inputs, ops, outputs, alpha=1.0, beta=0.0, m=None, n=None,
-                  k=None, block=0, zeros="", label=""):
-        """A GEMM, then an elementwise loop over the axes "m" and "n" of c, by blocks of rows.
+                  k=None, zeros="", label=""):
+        """A GEMM, then an elementwise loop over the axes "m" and "n" of c.
 
         In float32 with a thin k, and with beta 0 in the latter two, one kernel (thin.h) does
 
@@ -259,9 +259,9 @@ cdef class Tape:
             w += c                               with w at live rows and columns
             v = decay v + c;  w += v             with v and w at live rows and columns
 
-        and in the latter two c is left as it was. Otherwise `block` is the number of rows between
-        product and loop; 0 is all of a thread's rows, because a BLAS packs b again for every block,
-        and that costs more than a second pass over c.
+        and in the latter two c is left as it was. Otherwise each thread makes all its rows of c, and
+        the loop is a second pass over them: a BLAS would pack b again for every block of rows, and
+        that costs more.
         """
         c = np.asarray(c)
         if c.ndim != 2:
@@ -270,7 +270,7 @@ cdef class Tape:
             swap = {"m": "n", "n": "m"}
             return self.gemm_loop(
                 np.asarray(b).T, np.asarray(a).T, c.T, alpha=alpha, beta=beta, m=n, n=m, k=k,
-                inputs=[patterns.renamed(v, swap) for v in inputs], ops=ops, block=block, label=label,
+                inputs=[patterns.renamed(v, swap) for v in inputs], ops=ops, label=label,
                 zeros={"a": "b", "b": "a"}.get(zeros, ""),
                 outputs=[(patterns.renamed(v, swap), value) for v, value in outputs])
         rows = c.shape[0] if m is None else m
@@ -279,7 +279,6 @@ cdef class Tape:
                                     ("m", None, "n"))
         cdef gemm_t *g
         g = self.bind.gemm(a, b, c, alpha, beta, m, n, k, zeros)
-        g.block = block or 2**30
         if self.t.dtype == 0 and g.c.row:
             self.bind.find_thin(g, c, list(inputs), list(ops), list(outputs))
         cdef ins_t *ins = self._append(K_GEMM_LOOP, label or "gemm_loop", g, l)
@@ -702,20 +701,6 @@ cdef class Tape:
             failure, self.failure = self.failure, None
             raise failure
         return 0
-
-    def profile(self, runs=100, first=0, last=None):
-        """Run `runs` times; return [(label, mean seconds)] per instruction, with barriers."""
-        cdef int32_t i
-        for i in range(self.t.n_ins):
-            self.t.ins[i].ns = 0
-        self.t.profile = 1
-        try:
-            for _ in range(runs):
-                self.run(first, last)
-        finally:
-            self.t.profile = 0
-        return [(self.labels[i], self.t.ins[i].ns * 1e-9 / max(1, runs))
-                for i in range(self.t.n_ins)]
 
     def clock(self, on):
         """Begin or stop adding up the seconds of each instruction."""

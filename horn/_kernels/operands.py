@@ -25,7 +25,7 @@ DTYPES = {
 #: Operations by their number of arguments, each in the order of tape.h.
 UNARY = (
     "copy neg abs sqrt exp log log1p expm1 tanh sigmoid softplus sin cos floor sign not relu "
-    "square reciprocal erf erfc atan"
+    "erf erfc atan"
 ).split()
 BINARY = "add sub mul div min max pow atan2 floordiv mod halfway lt le gt ge eq ne and or".split()
 TERNARY = "select fma".split()

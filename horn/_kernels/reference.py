@@ -47,8 +47,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "sign": np.sign,
     "not": lambda x: x == 0,
     "relu": lambda x: np.maximum(x, 0),
-    "square": np.square,
-    "reciprocal": np.reciprocal,
     "erf": np.vectorize(math.erf, otypes=[float]),
     "erfc": np.vectorize(math.erfc, otypes=[float]),
     "atan": np.arctan,

@@ -153,8 +153,6 @@ static void K(apply)(int op, REAL *d, const REAL *a, const REAL *b, const REAL *
     case OP_SIGN: UNARY(x > zero ? one : (x < zero ? -one : x))
     case OP_NOT: UNARY(x == zero ? one : zero)
     case OP_RELU: UNARY(x <= zero ? zero : x)
-    case OP_SQUARE: UNARY(x * x)
-    case OP_RECIPROCAL: UNARY(one / x)
     case OP_ERF: UNARY(F(erf)(x))
     case OP_ERFC: UNARY(F(erfc)(x))
     case OP_ATAN: UNARY(F(atan)(x))

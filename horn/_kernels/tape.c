@@ -354,7 +354,7 @@ static void run_loop(tape_t *t, const loop_t *l, int tid, int nt) {
     }
 }
 
-/* The GEMM's rows in blocks that stay in the second-level cache while the loop updates them. */
+/* Each thread's rows of the product, then the loop over them. */
 static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     const gemm_t *g = ins->gemm; const loop_t *l = ins->loop;
     int64_t m = resolve(t, g->m), n = resolve(t, g->n), k = resolve(t, g->k), lo, hi;
@@ -377,18 +377,14 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     }
 #endif
     share(m, tid, nt, m >= 32 * nt ? 16 : 1, &lo, &hi);
-    for (int64_t r = lo; r < hi; r += g->block) {
-        int64_t end = r + g->block < hi ? r + g->block : hi;
-        if (hi - end < g->block / 4) end = hi;      /* no thin last block */
-        if (!ins->numpy) gemm_part(t, g, r, end, 0, n, k, alpha, beta, tid);
-        view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
-        domain_t d = {.v = l->room ? l->room + 2 * tid * nv : few[0]};
-        bind_loop(t, l, &d);
-        shift(&d, nv, 0, r); d.n[0] = end - r;
-        simplify(&d, nv, spare);
-        BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
-        if (end == hi) break;
-    }
+    if (lo >= hi) return;
+    if (!ins->numpy) gemm_part(t, g, lo, hi, 0, n, k, alpha, beta, tid);
+    view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
+    domain_t d = {.v = l->room ? l->room + 2 * tid * nv : few[0]};
+    bind_loop(t, l, &d);
+    shift(&d, nv, 0, lo); d.n[0] = hi - lo;
+    simplify(&d, nv, spare);
+    BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
 }
 
 static void run_live(tape_t *t, const live_t *v) {

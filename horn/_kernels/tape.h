@@ -29,8 +29,8 @@ enum { K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL, K
 
 enum {
     OP_COPY, OP_NEG, OP_ABS, OP_SQRT, OP_EXP, OP_LOG, OP_LOG1P, OP_EXPM1, OP_TANH, OP_SIGMOID,
-    OP_SOFTPLUS, OP_SIN, OP_COS, OP_FLOOR, OP_SIGN, OP_NOT, OP_RELU, OP_SQUARE, OP_RECIPROCAL,
-    OP_ERF, OP_ERFC, OP_ATAN,
+    OP_SOFTPLUS, OP_SIN, OP_COS, OP_FLOOR, OP_SIGN, OP_NOT, OP_RELU, OP_ERF, OP_ERFC,
+    OP_ATAN,
     OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_MIN, OP_MAX, OP_POW, OP_ATAN2, OP_FLOORDIV, OP_MOD,
     OP_HALFWAY, OP_LT, OP_LE, OP_GT, OP_GE, OP_EQ, OP_NE, OP_AND, OP_OR, OP_SELECT, OP_FMA, N_OPS
 };
@@ -118,7 +118,6 @@ typedef struct {
     matrix_t a, b, c;
     extent_t m, n, k;
     coef_t alpha, beta;
-    int64_t block;              /* rows of C per block of a fused loop */
     /* thin.h can compute product and loop at once: v = decay v + product, w += v (w may be NULL),
      * at live rows and columns or at all; v NULL: it cannot */
     float *v, *w; int64_t ldv, ldw;

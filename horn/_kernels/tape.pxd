@@ -48,7 +48,6 @@ cdef extern from "tape.h":
         matrix_t a, b, c
         extent_t m, n, k
         coef_t alpha, beta
-        int64_t block
         float *v
         float *w
         int64_t ldv, ldw

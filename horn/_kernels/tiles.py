@@ -63,7 +63,7 @@ class _Values:
         if len(values) == 2 and all(map(self.is_array, values)) and values[0] != values[1]:
             found = {"mul": MUL, "add": ADD, "sub": SUB}.get(name)
             return None if found is None else (found, (values[0], values[1]), -1)
-        if name in ("abs", "square") or (name == "mul" and values[0] == values[1]):
+        if name == "abs" or (name == "mul" and values[0] == values[1]):
             inside, pair = self.op(values[0])
             if inside != "sub" or not all(map(self.is_array, pair)) or pair[0] == pair[1]:
                 return None

@@ -326,7 +326,8 @@ def test_waves(t, times, form, p, q, r, dtype, n_threads, rng):
     x, w = (rng.standard_normal((n, r)).astype(dtype) for n in (p, q))
     shift = rng.standard_normal((q, p)).astype(dtype)
     ops = [("mul", 0, 1), *([(t, 3, 2)] if t else [])]
-    ops.append((form, 2 + len(ops)))
+    z = 2 + len(ops)
+    ops.append(("mul", z, z) if form == "square" else (form, z))
     if times:
         ops.append(("mul", "xw".index(times), 2 + len(ops)))
     assert tiles.tile([False] * 3, (), [(n, v) for n, *v in ops], 2 + len(ops), "sum", True)
