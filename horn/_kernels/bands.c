@@ -11,7 +11,6 @@
 #include "bands.h"
 #include "products.h"
 
-#define MAX_TAPE_DIMS 1024      /* MAX_DIMS of engine.pyx */
 /* Rows that a thread needs at least: below, a product reads all weights for too few. */
 #define ROWS_PER_THREAD 4
 /* Multiplications of a step from which on threads divide its products, if they cannot divide rows. */
@@ -32,7 +31,7 @@ typedef struct { int axis; const loop_t *loop; view_t *view, *spare; drawn_t **d
 
 typedef struct {
     tape_t tape;
-    int64_t dims[MAX_TAPE_DIMS];
+    int64_t dims[MAX_DIMS];
     int n_pointers, n_copied, n_readers, n_blocks;
     pointer_t *pointer;
     copied_t *copied;
@@ -289,7 +288,7 @@ static char *place_of(const tape_t *t, const moving_t *m, int64_t step) {
 /* A band's instructions for the rows [lo, hi), at the first step. */
 static void begin(const tape_t *t, const bands_t *s, band_t *b, int tid, int64_t lo, int64_t hi) {
     tape_t *own = &b->tape;
-    memcpy(b->dims, t->dims, MAX_TAPE_DIMS * sizeof(int64_t));
+    memcpy(b->dims, t->dims, MAX_DIMS * sizeof(int64_t));
     b->dims[s->dim] = hi - lo;
     own->dtype = t->dtype; own->n_threads = 1; own->n_ins = s->last - s->first;
     own->profile = t->profile; own->ilp64 = t->ilp64; own->dims = b->dims; own->scalars = t->scalars;

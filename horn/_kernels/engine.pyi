@@ -14,8 +14,8 @@ from horn._kernels.operands import Ragged as Ragged
 from horn._kernels.operands import Scalar as Scalar
 from horn._kernels.operands import View as View
 
-MAX_DIMS: int
-MAX_SCALARS: int
+STRIP_BYTES: int
+BEGIN_CYCLES: int
 LEVEL: int
 DRAWS: dict[str, int]
 

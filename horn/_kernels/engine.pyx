@@ -71,8 +71,7 @@ cdef extern from "stdlib.h" nogil:
 
 # Packing weights once pays when they are used as often.
 cdef int64_t STEPS_TO_PACK = 3
-MAX_DIMS = 1024
-MAX_SCALARS = 1024
+STRIP_BYTES, BEGIN_CYCLES = STRIP_BYTES_, BEGIN_CYCLES_
 
 DRAWS = {"uniform": 0, "normal": 1, "bernoulli": 2}
 
@@ -734,9 +733,9 @@ cdef class Tape:
             if not room:
                 raise MemoryError
             t.ins, t.room = room, 2 * t.room + 16
-        cdef int64_t strip = STRIP_BYTES // self.dtype.itemsize
+        cdef int64_t strip = STRIP_BYTES_ // self.dtype.itemsize
         if l:
-            self._reserve(l.n_slots * STRIP_BYTES + strip * 24 + 9 * (l.n_values + 16))
+            self._reserve(l.n_slots * STRIP_BYTES_ + strip * 24 + 9 * (l.n_values + 16))
         self.moves.drop_bands()
         cdef ins_t *ins = &t.ins[t.n_ins]
         memset(ins, 0, sizeof(ins_t))

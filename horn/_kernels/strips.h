@@ -732,7 +732,6 @@ static void K(receivers_across)(K(machine_t) *m, const K(across_t) *s, int64_t r
 
 /* Rows per tile: as many as fit, unless rows that would be used in place had to be copied (a bias,
  * once for each row) at a higher cost than starting each operation once per row. */
-#define BEGIN_CYCLES 32
 static int64_t K(rows_per_tile)(const loop_t *l, const domain_t *d) {
     int64_t c = d->n[2], n_copied = 0;
     if (c > STRIP / 2) return 1;

@@ -18,6 +18,11 @@
 
 /* Bytes of one register strip: a dozen live strips stay inside a 32 KiB first-level cache. */
 #define STRIP_BYTES 2048
+/* Cycles that an operation takes to begin on a strip; walks.py counts with both. */
+#define BEGIN_CYCLES 32
+/* Numbers of a tape that may change from run to run. */
+#define MAX_DIMS 1024
+#define MAX_SCALARS 1024
 /* The bytes of rows that a loop returns to: half of a small second-level cache. */
 #define NEAR_ROWS_BYTES 131072
 

@@ -4,6 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 cdef extern from "tape.h":
+    enum:
+        MAX_PARTS
     ctypedef struct extent_t:
         int64_t fixed
         int32_t dim
@@ -56,8 +58,8 @@ cdef extern from "tape.h":
         const uint16_t *bits
         coef_t decay
         int32_t n_parts
-        const float *part[7]
-        int64_t ldpart[7]
+        const float *part[MAX_PARTS]
+        int64_t ldpart[MAX_PARTS]
         int32_t live
         float *panels
         int32_t followers, zeros
@@ -163,7 +165,8 @@ cdef extern from "tape.h":
         void *blas_set
         void *worker
         int64_t pid
-    int MAX_STACKED, FEW_VIEWS, STRIP_BYTES, LEVEL_USED, MAX_PARTS, WINDOW_DEEP
+    int MAX_STACKED, FEW_VIEWS, LEVEL_USED, WINDOW_DEEP, MAX_DIMS, MAX_SCALARS
+    int STRIP_BYTES_ "STRIP_BYTES", BEGIN_CYCLES_ "BEGIN_CYCLES"  # engine has them for Python
     int IOTA, DRAWN
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL, K_RANK
     int END_BIAS, END_RELU, END_GATE

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-STRIP_BYTES = 2048  # as in tape.h
-BEGIN_CYCLES = 32  # as in strips.h
+from horn._kernels.engine import BEGIN_CYCLES, STRIP_BYTES
 
 
 @dataclass(slots=True)

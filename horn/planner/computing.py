@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from horn._kernels.engine import STRIP_BYTES
 from horn._kernels.tiles import (
     COLUMNS,
     FUNCTIONS,
@@ -22,7 +23,6 @@ from horn._kernels.tiles import (
     SQUARES,
     WAVES,
 )
-from horn._kernels.walks import STRIP_BYTES
 from horn.network import Network
 from horn.partition.share import Share
 from horn.planner.machine import Machine

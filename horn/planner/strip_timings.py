@@ -14,7 +14,6 @@ import numpy as np
 from horn._kernels import blas, engine
 from horn._kernels.operands import MONOIDS, OPS, Iota, View
 from horn._kernels.tiles import FUNCTIONS
-from horn._kernels.walks import STRIP_BYTES
 
 POSITIVE = frozenset({"sqrt", "log", "log1p", "pow", "div"})
 
@@ -31,7 +30,7 @@ class StripTimings:
 
     def __init__(self, dtype: str, call_s: float) -> None:
         self.dtype, self.call_s = np.dtype(dtype), call_s
-        self.long = STRIP_BYTES // self.dtype.itemsize
+        self.long = engine.STRIP_BYTES // self.dtype.itemsize
         self.short = 64  # the engine puts several shorter rows into one strip
         self.lanes = (16, 32, 64)[engine.LEVEL] // self.dtype.itemsize
         self.few = max(self.lanes // 4, 1)  # left over after the last whole vector, as 100 have
