@@ -63,7 +63,7 @@ def parallel(job: Job, n_sub_models: int, threads: int) -> SubModels:
     transport.connect([transport.endpoint], 10)
     context = TaskContext(job, Topology(), 0, Placement.default(job.network), Group(transport),
                 threads=threads)  # fmt: skip
-    engine = SubModels(ParallelDropout(n_sub_models), context)
+    engine = SubModels(ParallelDropout(n_sub_models).rules(n_sub_models), context)
     engine.bind(job.data)
     return engine
 
@@ -93,7 +93,7 @@ def check(threads: int) -> None:
 def counts(engine: SubModels) -> dict[str, Any]:
     """What a sub-model has, against the network."""
     small, parent = engine.smalls[0], engine.parent.learned
-    weights = {name: n for name, n in small.n_weights.items() if parent[name].ndim == 2}
+    weights = {name: a.size for name, a in small.gradients.items() if parent[name].ndim == 2}
     size = np.dtype(engine.job.dtype).itemsize
     return {
         "weights": weights,
