@@ -17,6 +17,12 @@ def no_method(cls: str, kind: str) -> str:
     return f"{cls}.{kind} must be a plain method: def {kind}(self, messages)"
 
 
+NO_GENERATOR = (
+    "yield and await are not for neurons: a method gives its number with self.feedforward(value) "
+    "or self.backpropagate(delta), a helper with return"
+)
+
+
 def wrong_method(word: str, kind: str, here: str) -> str:
     return f"self.{word} belongs in {kind}, not in {here}"
 

@@ -198,6 +198,9 @@ class Traced:
     __pow__, __rpow__ = _infix("pow")
 
 
+Traced.__name__ = "number"  # as Python calls it in its own refusals: users have no other
+
+
 numbers.Number.register(Traced)
 
 

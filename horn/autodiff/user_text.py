@@ -85,7 +85,7 @@ def error_of(raised: BaseException, more: str = "") -> CompileError:
     while place is not None:
         found = found if _is_library(place.tb_frame) else place
         place = place.tb_next
-    problem = f"{type(raised).__name__}: {raised}{more}".replace("'Traced' object", "a number")
+    problem = f"{type(raised).__name__}: {raised}{more}".replace("'number' object", "a number")
     if found is None:
         return CompileError(problem)
     frame = found.tb_frame

@@ -31,6 +31,9 @@ from horn.neuron import (
     mentions,
 )
 
+# Calling such a method runs none of its lines.
+PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
 
 @dataclass(frozen=True, slots=True)
 class Wire:
@@ -83,6 +86,8 @@ class Stage:
             method = inspect.getattr_static(layer.neuron, kind, None)
             if method is not None and not isinstance(method, FunctionType):
                 raise ModelError(refusals.no_method(layer.neuron.__name__, kind))
+            if method is not None and method.__code__.co_flags & PAUSES:
+                raise user_text.error_at(method, refusals.NO_GENERATOR)
         self.cls: type[Neuron] = translator.neuron(layer.neuron)
         self.activation = translator.activation(layer.activation)
         self.neurons = [self._neuron(o) for o in range(layer.size)]

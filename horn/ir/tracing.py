@@ -131,6 +131,9 @@ class TracedNumber:
         return TracedNumber(made, self.way)
 
 
+TracedNumber.__name__ = "number"  # as Python calls it in its own refusals: users have no other
+
+
 def trace(formula: Callable[..., Any], *args: Any) -> Any:
     """The value of a formula of nodes: a node for each number that it returns, in tuples and dicts
     as it returns them. args : nodes, dicts of nodes, and what else it takes, as None.

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from horn import refusals
 from horn.ir import Node, Op
 from horn.language.scope import Scope
 
@@ -15,6 +16,7 @@ _REMEDIES: dict[type[ast.expr], str] = {
     ast.Lambda: "; write it as a method, or as a function beside the class",
     ast.Starred: "; write the values one by one, as values[0], values[1]",
     ast.JoinedStr: "; text is for print(...) on a line of its own",
+    **dict.fromkeys((ast.Yield, ast.YieldFrom, ast.Await), f"; {refusals.NO_GENERATOR}"),
 }
 
 

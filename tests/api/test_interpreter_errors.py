@@ -475,13 +475,14 @@ class Rounds(horn.SGD):
         return w - lr * round(g), slots
 
 
-def test_a_number_of_a_formula_is_called_a_number():
+@pytest.mark.parametrize("backend", ["python", "kernels"])
+def test_a_number_of_a_formula_is_called_a_number(backend):
     net = horn.Network(seed=1)
     net.input(3)
     net.output(2, activation="softmax", loss="cross_entropy")
-    engine = make("python", Setup(net, Rounds(0.1), "labels", 2, "float64", 1))
-    engine.bind(Dataset(np.ones((2, 3)), np.array([0, 1])))
     with pytest.raises(HornError, match="type number doesn't define __round__"):
+        engine = make(backend, Setup(net, Rounds(0.1), "labels", 2, "float64", 1))
+        engine.bind(Dataset(np.ones((2, 3)), np.array([0, 1])))
         engine.step(np.arange(2), iteration=0, first_sample=0)
 
 
@@ -593,6 +594,28 @@ def test_numpy_functions_work_where_the_language_has_them():
 
     run(Array)
     assert "numpy.cbrt of this is not in the neuron language" in complaint(Strange)
+
+
+def test_a_forward_that_yields_its_number():
+    class Yields(horn.Neuron):
+        def forward(self, messages):  # here
+            yield sum(m.input * m.weight for m in messages)
+
+    class Waits(horn.Neuron):
+        async def forward(self, messages):  # here
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+    for neuron in (Yields, Waits):
+        assert "gives its number with self.feedforward(value)" in complaint(neuron)
+
+
+def test_a_number_added_to_a_text():
+    class Adds(horn.Neuron):
+        def forward(self, messages):
+            z = sum(m.input * m.weight for m in messages)
+            self.feedforward(z + "1")  # here
+
+    assert "unsupported operand type(s) for +: 'number' and 'str'" in complaint(Adds)
 
 
 def test_an_interlayer_that_returns_no_number():

@@ -539,6 +539,16 @@ REFUSED = {
         "Write it with those, or put @horn.interpreted on the class, which runs it with all of "
         "Python.",
     ),
+    "a yield": (
+        """
+        def forward(self, messages):
+            «yield 1.0»
+        """,
+        "'(yield 1.0)' is not in the neuron language (numbers, + - * / // % **, comparisons, "
+        "if-else, and the functions of horn.math are); yield and await are not for neurons: a "
+        "method gives its number with self.feedforward(value) or self.backpropagate(delta), a "
+        "helper with return",
+    ),
     "the type of a number": (
         """
         def forward(self, messages):
