@@ -37,6 +37,9 @@ class Activation:
         for function in (self.f, self.df, self.df_at):
             texts.keep(function)
 
+    def __repr__(self) -> str:
+        return mistakes.constructed(self)
+
     def __call__(self, *z: Any) -> Any:
         return self.f(*z)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from horn import texts
 from horn.errors import ModelError
-from horn.mistakes import teaches
+from horn.mistakes import constructed, teaches
 
 # The columns of a history, before those of a user's aggregates.
 COLUMNS = (
@@ -58,6 +58,9 @@ class Aggregate:
         if self.of_samples not in OF_SAMPLES:
             known = ", ".join(f'"{name}"' for name in OF_SAMPLES)
             raise ModelError(f"Aggregate: of_samples is one of {known}; got {self.of_samples!r}")
+
+    def __repr__(self) -> str:
+        return constructed(self)
 
     @property
     def monoid(self) -> str:

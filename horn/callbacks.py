@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 from horn.aggregates import COLUMNS
 from horn.atomic_write import atomic_write
 from horn.errors import CallbackError, HornError, JobError, ModelError, described
-from horn.mistakes import is_function, shown, teaches
+from horn.mistakes import constructed, is_function, shown, teaches
 from horn.modelfile import PROGRAMS, check_not_read, data_of
 from horn.sources import line_of
 
@@ -70,6 +70,9 @@ class TrainingContext:
             n_epochs=-(-job.n_iterations // job.iterations_per_epoch),
             is_stopping=False, is_watching=False, _model=None, _rate=None,
         )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<TrainingContext of epoch {self.epoch}, iteration {self.iteration}>"
 
     def tell(self, **facts: Any) -> None:
         """Set what a callback reads; horn alone does."""
@@ -146,6 +149,9 @@ class Callback:
     remembers: ClassVar[tuple[str, ...]] = ()
     changes_rate: ClassVar[bool] = False
     everywhere: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return constructed(self)
 
     def check(self, job: Job) -> None:
         """Called before anything starts. Raises ModelError for a job that it cannot be used

@@ -549,7 +549,7 @@ class Job:
     if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
-            raise mistakes.no_attribute("a horn.Job", name, dir(type(self)))
+            raise mistakes.no_attribute("a horn.Job", name, dir(self))
 
     def __repr__(self) -> str:
         """The network, the data, and the settings that are not the usual ones."""

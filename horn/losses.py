@@ -30,6 +30,9 @@ class Loss:
     def __post_init__(self) -> None:
         texts.keep(self.f)
 
+    def __repr__(self) -> str:
+        return mistakes.constructed(self)
+
 
 def cross_entropy(output: Any, target: Any) -> Any:
     """-t log y; the log is not taken where t is 0."""

@@ -42,6 +42,9 @@ class Metric:
     better: str = ""
     output: str = ""
 
+    def __repr__(self) -> str:
+        return mistakes.constructed(self)
+
     def of(self, output: str) -> Metric:
         """The same metric, for one output alone."""
         return replace(self, output=output)

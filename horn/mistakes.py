@@ -368,6 +368,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= 200 else reprlib.repr(value)
 
 
+def constructed(thing: Any) -> str:
+    """The call that makes a thing, without what is as usual: the arguments that it keeps under
+    their names, functions and classes by theirs.
+    """
+    given = []
+    for name, parameter in inspect.signature(type(thing)).parameters.items():
+        value = vars(thing).get(name, parameter.default)
+        if repr(value) != repr(parameter.default):
+            given.append(f"{name}={getattr(value, '__name__', None) or shown(value)}")
+    return f"{type(thing).__name__}({', '.join(given)})"
+
+
 class NoSuchAttribute(OwnLines, AttributeError):
     """An attribute that horn does not have; the line to blame is the user's."""
 

@@ -466,7 +466,7 @@ class Model:
     if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
-            raise mistakes.no_attribute("a horn.Model", name, dir(type(self)))
+            raise mistakes.no_attribute("a horn.Model", name, dir(self))
 
     @mistakes.teaches
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -78,7 +78,7 @@ class Network:
     if not TYPE_CHECKING:  # type checkers report unknown names themselves
 
         def __getattr__(self, name: str) -> Any:
-            raise mistakes.no_attribute("a horn.Network", name, dir(type(self)))
+            raise mistakes.no_attribute("a horn.Network", name, dir(self))
 
         def __call__(self, *_: Any, **__: Any) -> Any:
             raise ModelError(

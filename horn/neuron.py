@@ -124,6 +124,9 @@ class Weight:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"horn.{mistakes.constructed(self)}"
+
     def __get__(self, instance: Any, owner: type) -> Weight:
         """Raise AttributeError on a neuron: weights belong to its synapses."""
         if instance is not None:
@@ -220,6 +223,9 @@ class Neuron:
                 said = f"{cls.__name__}() takes no arguments"
                 raise mistakes.NoSuchArgument(f"{said}; {mistakes.remedy(said)}")
             return super().__new__(cls)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

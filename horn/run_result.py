@@ -56,7 +56,7 @@ class Run:
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_") and hasattr(Model, name):
                 raise NoSuchAttribute(f"a run has no {name!r}: its model has, run.model.{name}")
-            raise no_attribute("a run", name, dir(type(self)))
+            raise no_attribute("a run", name, dir(self))
 
         def __getitem__(self, name: str) -> Any:
             if name in [each.name for each in fields(self)]:

@@ -6,6 +6,7 @@ or float64, and the network computes in the type of X; other numbers become floa
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -276,10 +277,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             before, self._made_as = None, self._shape()
         held = None
         if self.early_stopping:
-            x, held_x, y, held_y = train_test_split(
-                x, y, test_size=self.validation_fraction, random_state=self._seed(),
-                stratify=y if is_class else None,
-            )  # fmt: skip
+            try:
+                x, held_x, y, held_y = train_test_split(
+                    x, y, test_size=self.validation_fraction, random_state=self._seed(),
+                    stratify=y if is_class else None,
+                )  # fmt: skip
+            except ValueError:  # in the words of train_test_split
+                raise ValueError(self._too_few_to_hold_out(y, is_class)) from None
             held = self._samples(held_x, held_y)
         job = Job(
             self._network(x.shape[1]) if before is None else before.network,
@@ -303,6 +307,21 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         for said in diverged:
             warnings.warn(f"{type(self).__name__} {said}", ConvergenceWarning, stacklevel=4)
         return run.stopped
+
+    def _too_few_to_hold_out(self, y: Array, is_class: bool) -> str:
+        """Why no part of the samples can be held out. y : as of ``_train``."""
+        held = min(math.ceil(self.validation_fraction * len(y)), len(y))
+        need = "a sample"
+        if is_class:
+            each = np.bincount(y)
+            each = each[each > 0]
+            need += f" of every class ({len(each):,} classes, the smallest of {each.min():,})"
+        return (
+            f"{type(self).__name__}: early_stopping=True with validation_fraction="
+            f"{self.validation_fraction:g} holds out {held:,} of n_samples={len(y):,} and learns "
+            f"from {len(y) - held:,}, but each part needs {need}; give more samples, another "
+            "validation_fraction, or early_stopping=False"
+        )
 
     def _go_on_unless(self, stopped: bool) -> None:
         """Raise KeyboardInterrupt where ``fit`` was stopped: a search that went on would compare

@@ -71,6 +71,9 @@ class ModelStream:
         self._engine.load(parameters, states, updates=updates)
         self._engine.forget()  # compiled now, of what the neurons are when it begins
 
+    def __repr__(self) -> str:
+        return f"<ModelStream of {self.n_features} features, after {self.at:,} steps>"
+
     def __call__(self, x: Any) -> Any:
         """The outputs of the last layer at a step, (n_outputs,), or at several, (steps, n_outputs);
         with several outputs by name.

@@ -62,6 +62,40 @@ def test_every_name_is_there_and_is_what_it_says(name):
     assert getattr(value, "__name__", name).rpartition(".")[2] == name
 
 
+# What classes need that cannot be made of nothing.
+MADE_OF = {
+    "Activation": ("double", lambda z: 2.0 * z),
+    "Aggregate": ("layer1", lambda y: y.mean()),
+    "CSVLogger": ("rows.csv",),
+    "Cluster": ("127.0.0.1:2181",),
+    "Convolution": (8, 3),
+    "Cosine": (0.1, 100),
+    "Delayed": ("layer1",),
+    "Exponential": (0.1, 0.9),
+    "Local": (8, 3),
+    "Loss": ("mine", lambda y, t: (y - t) ** 2),
+    "ModelCheckpoint": ("model.horn",),
+    "ParallelDropout": (4,),
+    "Reversed": ("layer1",),
+    "Sparse": (3,),
+    "Step": (0.1, 10),
+    "TensorBoard": ("runs",),
+    "Tied": ("layer1",),
+    "TransposedConvolution": (8, 3),
+    "Warmup": (10, 0.1),
+    "Window": (2,),
+}
+# Shown elsewhere (tests/api), or made by horn alone.
+OF_DATA = {"Job", "Model", "Run", "Synapse"}
+
+
+def test_no_object_is_shown_by_its_address():
+    for name in sorted(NAMES - OF_DATA):
+        value = getattr(horn, name)
+        if isinstance(value, type) and not issubclass(value, Exception):
+            assert " at 0x" not in repr(value(*MADE_OF.get(name, ()))), name
+
+
 @pytest.mark.cluster
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="horn has no 'Netwrok': did you mean Network?"):

@@ -29,7 +29,8 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     labels too, coded by their sorted order (``Dataset.classes``) · (n, n_targets) numbers are
     targets, and those of a layer with a shape (n, *shape), which is flattened
     (``Dataset.target_shape``) · {name: either} of several outputs, which are its columns then
-    (``Dataset.targets``) · None. Tables and columns of pandas are taken as their values.
+    (``Dataset.targets``) · None. Tables and columns of pandas are taken as their values,
+    row by row as they lie; an index in another order is warned of.
     scale : the value of one unit of x; None means 1/255 for uint8 and 1 for everything else, also
     in tables. A Dataset keeps its own.
 
@@ -66,6 +67,7 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
         )
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+        tables.warn_of_order(x, y, what)
         features, unit = arrays.as_features(x, what)
         shape, names = arrays.sample_shape(x), tables.names_of(x)
         labels, named = None, None

@@ -11,6 +11,7 @@ import numpy as np
 from horn.data import arrays
 from horn.data.checks import as_dataset, check_sample_shape
 from horn.errors import DataError
+from horn.formats import tables
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a sample of each input, in the order of net.input
 
@@ -44,6 +45,7 @@ def side_by_side(data: Any, shapes: Shapes, what: str, learned_by: str = "") -> 
             + ("; of scikit-learn's Bunch (bunch.data, bunch.target)" * ("target" in x))
             + ("; of one input pass the array itself" if len(names) == 1 == len(x) else "")
         )
+    tables.warn_of_order(x, y, what)
     found = {}
     for name, shape in shapes.items():
         where, size = f"{what}: input {name!r}", math.prod(shape)

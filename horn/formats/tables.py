@@ -5,8 +5,9 @@ about other columns, and the names of columns.
 from __future__ import annotations
 
 import itertools
+import logging
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from horn.errors import DataError
+
+logger = logging.getLogger(__name__)
 
 SHOWN = 8  # columns that a message names
 DAYS = "days since a date: (df[column] - start) / pandas.Timedelta(days=1)"  # instead of dates
@@ -58,6 +61,28 @@ def names_of_all(x: Any, what: str) -> tuple[str, ...]:
                 f"{first_few(found[0])}; give all of them the same, in the same order"
             )
     return found[0] if found else ()
+
+
+def warn_of_order(x: Any, y: Any, what: str) -> None:
+    """Warn where tables and columns of pandas, or those of {name: table}, have the same index in
+    different orders: their rows are paired as they lie.
+    """
+    given: dict[str, Any] = {}
+    for letter, side in (("x", x), ("y", y)):
+        named = side.items() if isinstance(side, Mapping) else ()
+        given |= {f"{letter}[{name!r}]": one for name, one in named} or {letter: side}
+    found = {n: one.index for n, one in given.items() if is_pandas(one) and hasattr(one, "iloc")}
+    first, *others = found or ("",)
+    for name in others:
+        a, b = found[first], found[name]
+        if len(a) != len(b) or a.equals(b) or not (a.is_unique and b.is_unique):
+            continue
+        if b.isin(a).all():
+            logger.warning(
+                "%s: %s and %s have the same index in different orders, and their rows are paired "
+                "as they lie; to pair them by the index pass %s.loc[%s.index], and %s.to_numpy() "
+                "if it means nothing", what, first, name, name, first, name,
+            )  # fmt: skip
 
 
 def difference(got: tuple[str, ...], expected: tuple[str, ...]) -> str:

@@ -73,9 +73,47 @@ def test_what_is_shown_at_a_prompt_is_short() -> None:
         r"training acc [\d.]+, <Model 2-2, 6 parameters>>", repr(run),
     )  # fmt: skip
     assert repr(run.history).startswith("<History of 1 epochs, last: epoch 1, iteration 1, loss 0.")
-    assert repr([horn.Parameter(1.0), horn.State(per="sample")]) == (
-        "[horn.Parameter(1.0), horn.State(0.0, per='sample')]"
+    assert repr([horn.Parameter(1.0), horn.State(per="sample"), horn.Weight(bias=1.0)]) == (
+        "[horn.Parameter(1.0), horn.State(0.0, per='sample'), horn.Weight(bias=1.0)]"
     )
+    callbacks = [horn.ReduceOnPlateau("loss", factor=0.5), print]
+    metrics, aggregates = ["f1"], {"a": horn.Aggregate("layer1", lambda y: y.mean())}
+    assert repr(job(callbacks=callbacks, metrics=metrics, aggregates=aggregates)).endswith(
+        "aggregates={'a': Aggregate(layer='layer1', of_layer=<lambda>)}, "
+        "metrics=(Metric(name='f1', f=f1, reads='answers', better='max'),), "
+        "callbacks=(ReduceOnPlateau(monitor='loss', factor=0.5), EpochFunction(function=print)))"
+    )
+
+
+def test_a_stream_is_shown_with_its_steps() -> None:
+    net = horn.Network(seed=1)
+    net.input(2, steps=3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    model = horn.train(horn.Job(net, (np.zeros((4, 3, 2)), np.zeros(4, int)), epochs=1)).model
+    assert repr(stream := model.stream()) == "<ModelStream of 2 features, after 0 steps>"
+    stream([[0.0, 0.0]] * 5)
+    assert repr(stream) == "<ModelStream of 2 features, after 5 steps>"
+
+
+class Diary(horn.Callback):
+    def __init__(self, path: Any, *lines: str, size: int = 3) -> None:
+        self.path, self.lines, self.size = path, lines, size
+
+
+def test_a_callback_of_ones_own_is_shown_with_what_it_was_given() -> None:
+    shown = repr(Diary(X, "a", size=2))
+    assert shown == "Diary(path=ndarray of shape (6, 2), lines=('a',), size=2)"
+
+
+@pytest.mark.parametrize("thing, name, meant", [
+    (lambda: horn.train(job()), "modle", "model"), (lambda: job(), "netwrok", "network"),
+    (lambda: MODEL, "paramters", "parameters"), (lambda: network(), "seeed", "seed"),
+])  # fmt: skip
+def test_a_misspelt_attribute_is_answered_with_the_one_that_there_is(
+    thing: Callable[[], Any], name: str, meant: str
+) -> None:
+    with pytest.raises(AttributeError, match=f"has no {name!r}: did you mean {meant}?"):
+        getattr(thing(), name)
 
 
 def test_a_method_of_a_model_says_what_it_takes() -> None:

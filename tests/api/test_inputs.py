@@ -106,10 +106,15 @@ def test_bytes_stay_bytes_only_among_themselves() -> None:
     assert mixed.scale == 1.0
 
 
-def test_tables_of_pandas_by_name() -> None:
+def test_tables_of_pandas_by_name(caplog: pytest.LogCaptureFixture) -> None:
     pandas = pytest.importorskip("pandas")
-    found = horn.Job(together(), ({"x": pandas.DataFrame(X), "z": pandas.DataFrame(Z)}, Y)).data
+    x, z = pandas.DataFrame(X), pandas.DataFrame(Z)
+    found = horn.Job(together(), ({"x": x, "z": z}, Y)).data
     np.testing.assert_array_equal(found.x, np.hstack([X, Z]))
+    assert not caplog.records
+    horn.Job(together(), ({"x": x, "z": z[::-1]}, Y))
+    (record,) = caplog.records
+    assert "x['x'] and x['z'] have the same index in different orders" in record.getMessage()
 
 
 def test_mistakes_are_said() -> None:

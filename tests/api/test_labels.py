@@ -315,6 +315,24 @@ def test_pandas_categories_and_text_are_labels() -> None:
         horn.Job(network(), (X, numbers))
 
 
+def test_a_table_and_labels_whose_index_has_another_order_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = pandas.DataFrame(X), pandas.Series(CODES)
+    for pair in [(x, y), (x[::-1], y[::-1]), (x, y.set_axis(y.index + 1)), (x, CODES), (X, y[::-1]),
+                 (x.set_axis([0] * 240), y), (x[:120], y[120:])]:  # fmt: skip
+        horn.Job(network(), pair)
+    assert not caplog.records
+    found = horn.Job(network(), (x, y[::-1]))
+    np.testing.assert_array_equal(found.data.y, CODES[::-1])  # by position, as without pandas
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "data: x and y have the same index in different orders, and their rows are paired as they "
+        "lie; to pair them by the index pass y.loc[x.index], and y.to_numpy() if it means nothing"
+    )
+
+
 def test_labels_that_training_has_not_are_named() -> None:
     y = np.array(["cat", "dog", "eel"])[CODES]
     said = (

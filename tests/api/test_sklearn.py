@@ -3,6 +3,7 @@
 import copy
 import datetime
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -686,6 +687,25 @@ def test_sequences_and_pictures_are_told_where_to_go():
 def test_parameters_that_would_be_taken_for_others_are_refused(given, said):
     with pytest.raises(horn.HornError, match=said):
         HornRegressor(epochs=1, **given).fit(np.zeros((4, 2)), np.arange(4.0))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "y", "share", "said"),
+    [
+        (HornClassifier, [0, 1] * 4, 0.1, "holds out 1 of n_samples=8 and learns from 7, but each "
+         "part needs a sample of every class (2 classes, the smallest of 4)"),
+        (HornClassifier, ["a"] + ["b"] * 39, 0.1, "(2 classes, the smallest of 1)"),
+        (HornRegressor, [1.0, 2.0, 3.0], 0.9, "holds out 3 of n_samples=3 and learns from 0, but "
+         "each part needs a sample;"),
+    ],
+)  # fmt: skip
+def test_too_few_samples_to_hold_out_are_told_by_the_estimators_own_names(
+    estimator, y, share, said
+):
+    model = estimator(epochs=1, early_stopping=True, validation_fraction=share)
+    with pytest.raises(ValueError, match=re.escape(said)) as caught:
+        model.fit(np.zeros((len(y), 2)), y)
+    assert "test_size" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
