@@ -300,11 +300,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             tasks=self.tasks, groups=self.groups, strategy=self.strategy, servers=self.servers,
             backend=self.backend, threads=self._threads(), progress=bool(self.verbose),
         )  # fmt: skip
-        diverged: list[str] = []
-        run = conduct(job, settings, warn=diverged.append)
+        warned: list[str] = []
+        run = conduct(job, settings, warn=warned.append)
         self.model_, self._room = run.model, 1
         self._learned(run.history, None)
-        for said in diverged:
+        for said in warned:
             warnings.warn(f"{type(self).__name__} {said}", ConvergenceWarning, stacklevel=4)
         return run.stopped
 

@@ -52,7 +52,7 @@ from horn.training.checkpointing import (
 )
 from horn.training.checks import check_backwards, check_run, check_settings
 from horn.training.deadline import Deadline, Interrupted, interrupting
-from horn.training.divergence import grown, of_guessing, too_far, when
+from horn.training.divergence import grown, of_guessing, too_far, unlearned, when
 from horn.training.history import History
 from horn.training.hooks import Hooks, LocalControl, hooks_of
 from horn.training.identity import identity
@@ -373,7 +373,9 @@ def _run_of(
     begun: float,
     warn: Callable[[str], Any],
 ) -> Run:
-    """Make the run with its model; warn where the losses grew. begun : by ``perf_counter``."""
+    """Make the run with its model; warn where the losses grew, or tell of nothing that was learned.
+    begun : by ``perf_counter``.
+    """
     ending, n_epochs = trained.ending, len(trained.history)
     facts = facts_of(
         job, settings.backend, iteration=ending.iteration, n_epochs=n_epochs,
@@ -392,6 +394,8 @@ def _run_of(
         _, remedy = too_far(job, most)
         warn(f"diverged: {worse}{kept}. Try {remedy}")
         state = state if kept or trained.stopped else "DIVERGED"
+    elif nothing := unlearned(job, trained.history):
+        warn(nothing)
     return Run(
         model,
         trained.history,

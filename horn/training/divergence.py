@@ -27,6 +27,10 @@ CHECKED_AT_ONCE = 1 << 20  # numbers that are looked at together for NaN and inf
 GREW = 1000.0  # a loss that ends so many times above its best has diverged
 MOST_RATE, LESS_RATE = 100.0, 0.1  # a tenth of more is too high as well: what to try then
 FAR = 10.0  # features and targets that reach further make steep gradients
+NORMALIZE = "normalize=True in horn.Job, StandardScaler() before an estimator"
+UNLEARNED = 3  # epochs after which nothing was learned if no loss is below that of guessing,
+BELOW, ABOVE = 0.99, 1.1  # nor the last two far above, whence they may fall; these are means of
+# an epoch, while weights change
 
 
 @dataclass(frozen=True)
@@ -141,10 +145,7 @@ def too_far(job: Job, rate: float) -> tuple[str, str]:
     if (far := _reach(_numbers(job))) > FAR:
         tries.append(f"smaller targets, y / {far:.3g}: they reach {far:.3g}")
     if (far := _reach(_features(job))) > FAR:
-        tries.append(
-            f"smaller features, which reach {far:.3g}: normalize=True in horn.Job, "
-            "StandardScaler() before an estimator"
-        )
+        tries.append(f"smaller features, which reach {far:.3g}: {NORMALIZE}")
     step = (
         "what is pushed is too large" if is_pushed else f"the learning rate is too high ({rate:g})"
     )
@@ -184,6 +185,30 @@ def of_guessing(job: Job) -> float:
         per[name] = 0.5 * float(np.square(y).sum()) / len(y)
     weight = 1.0 if data.weight is None else max(1.0, float(data.weight.mean()))
     return per.get(name, math.inf) * weight
+
+
+def unlearned(job: Job, history: Iterable[Mapping[str, Any]]) -> str:
+    """A sentence if classes were not learned and large features may be why, else "": in several
+    epochs no loss was below that of guessing by how often each class comes, and the last ones near.
+    """
+    losses = [(row["loss"], row["epoch"]) for row in history if row.get("loss") is not None]
+    if len(losses) < UNLEARNED or not _has_plain_targets(job):
+        return ""
+    last, y, guessing = job.network.last, job.data.y, of_guessing(job)
+    name = "" if last.loss is None else last.loss.name
+    if not name.endswith("cross_entropy"):
+        return ""
+    if job.data.weight is None and y.ndim == 1 and (last.size == 1 or name == "cross_entropy"):
+        share = np.unique(y, return_counts=True)[1] / len(y)
+        guessing = -float(np.sum(share * np.log(share)))
+    (least, _), (loss, epoch), far = min(losses), losses[-1], _reach(_features(job))
+    stays = max(losses[-2:])[0] <= ABOVE * guessing
+    if not 0.0 < BELOW * guessing <= least or not stays or far <= FAR:
+        return ""
+    return (
+        f"learned nothing: the loss is {loss:.3g} (epoch {epoch}), where guessing has "
+        f"{guessing:.3g}, and features reach {far:.3g}. Try smaller features: {NORMALIZE}"
+    )
 
 
 def _has_plain_targets(job: Job) -> bool:

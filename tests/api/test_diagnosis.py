@@ -19,7 +19,7 @@ import horn
 from horn.errors import Diverged
 from horn.training import diagnosis
 from horn.training.checkpointing import RecoverySettings
-from horn.training.divergence import KeptArrays, NonFinite, grown, of_guessing
+from horn.training.divergence import KeptArrays, NonFinite, grown, of_guessing, unlearned
 from horn.training.history import History
 from horn.training.run_settings import RunSettings
 
@@ -345,6 +345,52 @@ def test_a_loss_beyond_that_of_guessing_has_grown_within_its_epoch(
         assert horn.train(far).state == "DIVERGED"
         assert "Try a learning rate of 8, or" in caplog.text
         assert ("or smaller targets, y / 300" in caplog.text) is bool(y.max() == 300)
+
+
+def far_features(activation: str = "softmax", loss: str = "cross_entropy", **more: Any) -> Any:
+    """A job of classes that a layer of relu learns only where the features are normalized."""
+    data = horn.data.digits()
+    net = horn.Network(seed=1)
+    net.input(64)
+    net.layer(12, activation="relu")
+    net.output(10, activation=activation, loss=loss)
+    given = {"batch_size": 32, "epochs": 3} | more
+    return horn.Job(net, (data.x[:400] * 255.0, data.y[:400]), horn.SGD(0.1), **given)
+
+
+def test_classes_that_are_not_learned_of_large_features_are_told_to_normalize(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert horn.train(far_features()).state == "SUCCEEDED"
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith("learned nothing: the loss is 2.3")
+    assert "guessing has 2.3, and features reach 255. Try smaller features: normalize=True" in said
+
+
+def test_what_is_learned_or_may_not_be_for_other_reasons_is_not_told_to_normalize(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rng = np.random.default_rng(0)
+    horn.train(far_features(epochs=2))  # too early to say
+    horn.train(far_features(normalize=True))
+    horn.train(far_features("sigmoid", "squared_error"))
+    job = far_features()
+    noise = job.with_settings(data=(job.data.x / 255.0, rng.integers(0, 10, 400)))
+    horn.train(noise.with_settings(optimizer=horn.SGD(1e-6)))
+    horn.train(job.with_settings(optimizer=horn.Adam(0.001), epochs=10))
+    assert not caplog.records
+
+
+def test_of_unequal_classes_guessing_is_by_how_often_each_comes() -> None:
+    job = far_features()
+    rare = job.with_settings(data=(job.data.x, (job.data.y == 0).astype(int)))
+    share = np.bincount(rare.data.y)[:2] / 400
+    guessing = float(-(share * np.log(share)).sum())
+    rows = [{"epoch": k, "loss": guessing} for k in (1, 2, 3)]
+    assert guessing < 0.4 and unlearned(rare, History(rows))
+    assert not unlearned(rare, History([*rows, {"epoch": 4, "loss": 0.9 * guessing}]))
+    assert not unlearned(rare, History([*rows[:2], {"epoch": 3, "loss": None}]))
 
 
 class Oja(horn.Neuron):
