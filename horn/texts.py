@@ -240,6 +240,26 @@ def first_line_of(function: types.FunctionType) -> int:
     return code.co_firstlineno if code in same else same[0].co_firstlineno if same else 0
 
 
+def as_written(code: types.CodeType) -> types.CodeType:
+    """The code that the text of its file has for a code, with its lines and its qualified name;
+    the code itself where the text is as it was, or has none. As of the last ``of_file``.
+    """
+    file = code.co_filename
+    if file not in _CHANGED:
+        return code
+    return _as_written(code, code.co_qualname, _LOADED[file])
+
+
+@lru_cache(maxsize=256)
+def _as_written(code: types.CodeType, name: str, text: str) -> types.CodeType:
+    found = _codes(text, code.co_filename, 0)
+    if (name, code) in found:
+        return code
+    own, plain = "." + name.removeprefix(_RELOADED), _without_lines(code)
+    same = [c for n, c in found if f".{n}".endswith(own) and _without_lines(c) == plain]
+    return min(same, key=lambda each: each.co_firstlineno, default=code)
+
+
 def has(text: str, code: types.CodeType) -> bool:
     """Whether compiling a text gives a code."""
     both = (_codes(text, code.co_filename, flags) for flags in (0, _ANNOTATIONS))

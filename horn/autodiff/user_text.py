@@ -30,9 +30,10 @@ def _is_library(frame: FrameType) -> bool:
     return _is_horn(frame) or "site-packages" in frame.f_code.co_filename
 
 
-def _position(frame: FrameType) -> tuple[int, int, int]:
-    """The current line, first and last column of a frame."""
-    return _position_in(frame.f_code, frame.f_lasti)
+def _as_written(code: CodeType, space: dict[str, Any]) -> CodeType:
+    """The code with the lines that its file has now, which may have been loaded again."""
+    texts.text_of(code, space)
+    return texts.as_written(code)
 
 
 @lru_cache(maxsize=256)
@@ -75,8 +76,8 @@ def error_in(place: Place | None, problem: str) -> CompileError:
     """A CompileError at a place; one without a line at none."""
     if place is None:
         return CompileError(problem)
-    position = _position_in(place.code, place.instruction)
-    return _error(problem, place.code, place.namespace, *position)
+    code = _as_written(place.code, place.namespace)
+    return _error(problem, code, place.namespace, *_position_in(code, place.instruction))
 
 
 def error_of(raised: BaseException, more: str = "") -> CompileError:
@@ -110,7 +111,8 @@ def told(more: str = "", function: Any = None) -> Iterator[None]:
 
 def error_at(function: FunctionType, problem: str) -> CompileError:
     """A CompileError at the ``def`` of a method."""
-    code, space = function.__code__, function.__globals__
+    space = function.__globals__
+    code = _as_written(function.__code__, space)
     line, text = code.co_firstlineno, ""
     for line in range(code.co_firstlineno, code.co_firstlineno + 50):  # decorators come before def
         text = texts.line_of(code, space, line)
@@ -165,12 +167,13 @@ def draw_site(method: CodeType) -> int:
     while frame is not None:
         code = frame.f_code
         if not _is_horn(frame):
-            line, column, _ = _position(frame)
+            written = texts.as_written(code)
+            line, column, _ = _position_in(written, frame.f_lasti)
             place = inner or (line, column)
             if code.co_name in _INSIDE or _is_key(frame):
                 inner = place
             else:
-                path.append((code.co_name, place[0] - code.co_firstlineno, place[1]))
+                path.append((code.co_name, place[0] - written.co_firstlineno, place[1]))
                 inner = None
         if code is method:
             break

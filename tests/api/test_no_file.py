@@ -654,6 +654,34 @@ def test_a_method_that_autoreload_puts_into_a_class_is_compiled(edited, reload):
     assert said.value.where == "Mine.forward"
 
 
+def test_a_method_that_autoreload_changed_is_refused_at_its_line_of_the_file(edited, reload):
+    _, module, answers = edited
+    answers()
+    wrong = NEURON.replace("        self.feed", "        # a comment\n        self.feed").replace(
+        "feedforward(", "feedforwad("
+    )
+    for text, line in (wrong, 6), (f"OTHER = 1\n\n{wrong}", 8):  # then the method stays as it was
+        reload("of_helper.py", text)
+        with pytest.raises(CompileError, match="has no 'feedforwad'") as said:
+            job = horn.Job(of_ones(module.Mine), (np.ones((4, 3)), np.ones((4, 2))), epochs=1)
+            horn.train(job, backend="python")
+        assert (said.value.line, said.value.where) == (line, "Mine.forward")
+        assert said.value.text.strip().startswith("self.feedforwad(bend(")
+
+
+def test_a_method_that_autoreload_changed_draws_the_same_on_every_backend(edited, reload):
+    """Draws are told apart by their places in the text; IPython compiles one without comments."""
+    _, module, answers = edited
+    answers()
+    reload("of_helper.py", NEURON.replace(
+        "        self.feedforward(",
+        "        # a comment\n        self.feedforward( self.uniform() * ",
+    ))  # fmt: skip
+    job = horn.Job(of_ones(module.Mine), (np.ones((4, 3)), np.eye(4)[:, :2]), epochs=1)
+    made = [horn.train(job, backend=backend).history["loss"] for backend in ("python", "kernels")]
+    np.testing.assert_allclose(made[0], made[1], rtol=1e-5)
+
+
 def test_a_function_that_autoreload_changes_beside_one_whose_lines_moved_is_compiled(
     edited, reload
 ):
