@@ -118,7 +118,7 @@ def several(draw: st.DrawFn) -> Several:
     data = as_dataset((rng.normal(size=(N, 4)), y or None))
     data = data.of_outputs(net.compared, net.has_several)
     if draw(st.booleans()) and net.is_judged:
-        data = weighed(data, rng.choice([0.0, 0.5, 3.0], N))
+        data = weighed(data, rng.choice([0.0, 0.5, 3.0], N), net)
     net.check()
     return Several(net, data, draw(st.sampled_from(OPTIMIZERS)), repr((said, data.weight)))
 

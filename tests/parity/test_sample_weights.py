@@ -47,7 +47,7 @@ WEIGHTS = st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=N_SAMPLES, m
 
 def heavy(network: Any, weights: list[float]) -> Dataset:
     assume(any(weights))
-    return weighed(labelled(network), weights)
+    return weighed(labelled(network), weights, network)
 
 
 # the same everywhere
@@ -114,7 +114,7 @@ def test_gradients_are_those_of_the_loss_that_is_told(backend, activation, loss)
     net = network(activation, loss)
     setup = Setup(net, horn.SGD(0.1), "labels", 7, "float64", 1)
     rng = np.random.default_rng(3)
-    check_gradients(backend, setup, weighed(labelled(net), rng.random(N_SAMPLES)))
+    check_gradients(backend, setup, weighed(labelled(net), rng.random(N_SAMPLES), net))
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -144,7 +144,7 @@ def test_targets_of_every_kind_are_weighed(kind: str) -> None:
     net = network("sigmoid", "squared_error", last)
     rng = np.random.default_rng(0)
     y = None if kind == "input" else rng.random((N_SAMPLES, last))
-    data = weighed(Dataset(rng.random((N_SAMPLES, 5)), y), rng.random(N_SAMPLES))
+    data = weighed(Dataset(rng.random((N_SAMPLES, 5)), y), rng.random(N_SAMPLES), net)
     target = "input" if kind == "input" else "labels"
     engines = [make(b, Setup(net, horn.SGD(0.1), target, 5, "float64", 1)) for b in ENGINES]
     agree(engines, ENGINES, data, 5)
