@@ -638,7 +638,13 @@ class ClusterClient:
             "read", ReadRequest(job, name, offset, wait_s, tail, age_s), ReadReply,
             max_bytes=READ_BYTES, timeout_s=wait_s + answer_s,
         )  # fmt: skip
-        return got.offset, b"".join(portions)
+        found = b"".join(portions)
+        if len(found) != got.size:
+            raise ClusterError(
+                f"{len(found)} of {got.size} bytes of {name} of job {job} came from {host}; "
+                f"ask again"
+            )
+        return got.offset, found
 
     def read_all(self, job: str, host: str, name: str) -> bytes:
         """The whole content of a file at present."""

@@ -87,7 +87,7 @@ class RpcCall:
                 while self._n_credit < len(data):
                     self._wait()
                 self._n_credit -= len(data)
-            self.say(calls.BodyChunk(self.number), bytes(data))
+            self.say(calls.BodyChunk(self.number), data)
         self.say(calls.EndOfBody(self.number))
 
     def end(self, reason: str) -> None:

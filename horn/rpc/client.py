@@ -181,7 +181,7 @@ class RpcClient:
                 if isinstance(frame, calls.CallResponse):
                     return frame
             self._credit -= len(data)
-            self._put(op, [calls.encode(calls.BodyChunk(number)), bytes(data)], ends)
+            self._put(op, [calls.encode(calls.BodyChunk(number)), data], ends)
         return None
 
     def _body(self, number: int, op: str, ends: float, n_left: int) -> Iterator[bytes]:

@@ -96,12 +96,22 @@ def encode(frame: RpcFrame) -> bytes:
     return packed
 
 
-def chunks(body: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
-    """Cut the portions of a body into what a ``BodyChunk`` may have."""
+def chunks(body: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Join and cut the portions of a body into what a ``BodyChunk`` may have; all but the last are
+    full. What is granted bounds the bytes under way, and so the messages too.
+    """
+    chunk = bytearray()
     for portion in body:
-        view = memoryview(portion)
-        for at in range(0, len(view), CHUNK_BYTES):
-            yield view[at : at + CHUNK_BYTES]
+        left = memoryview(portion)
+        while left:
+            taken = left[: CHUNK_BYTES - len(chunk)]
+            chunk += taken
+            left = left[len(taken) :]
+            if len(chunk) == CHUNK_BYTES:
+                yield bytes(chunk)
+                chunk.clear()
+    if chunk:
+        yield bytes(chunk)
 
 
 def decode(parts: Sequence[bytes | memoryview]) -> tuple[RpcFrame, bytes | memoryview]:

@@ -47,6 +47,9 @@ ROLES = (*SERVICE_ROLES, "open")  # "open": anybody, where there is no key
 STOP_S = 5.0  # for handlers to end
 LOOK_S = 0.5  # between two checks of deadlines
 AT_ONCE = 64  # frames taken before other work is checked
+# To one peer and not sent. Of who reads its answers there are never so many: the bytes of bodies
+# are bounded by what is granted, and come in full chunks.
+SEND_FRAMES = 1000
 
 
 class RpcServer:
@@ -104,7 +107,7 @@ class RpcServer:
         self._router = router(self._context, bind_to, secret)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
-        self._router.set(zmq.SNDHWM, 1000)  # bytes are bounded by what is granted
+        self._router.set(zmq.SNDHWM, SEND_FRAMES)
         self.admission = Admission(
             self._router, self.quotas, self.audit, self.allowed.where, self._hung_up
         )
@@ -298,12 +301,21 @@ class RpcServer:
             self._end_of(peer, "gone")
 
     def _send(self) -> None:
+        """Send all frames. A peer to which one cannot be sent is cut off: later ones, an end of the
+        body among them, would hide that it is missing.
+        """
+        lost = set[bytes]()
         while self._out:
             peer, parts = self._out.popleft()
+            if peer in lost:
+                continue
             try:
                 self._router.send_multipart([peer, *parts], zmq.DONTWAIT)
             except zmq.ZMQError:  # it has gone, or does not read its answers
+                lost.add(peer)
                 self._end_of(peer, "gone")
+                for fd in [fd for fd, other in self._peers.items() if other == peer]:
+                    self.admission.cut(fd, "does not read its answers")
 
     def _end_late(self, now: float) -> None:
         for (peer, number), call in list(self._calls.items()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import logging
 import os
 import select
@@ -30,7 +31,7 @@ from horn.errors import (
 from horn.rpc import protocol as calls
 from horn.rpc.call import ServiceFailed
 from horn.rpc.client import MAX_FAILED, ClientKeys, RpcClient
-from horn.rpc.server import Quotas, RpcServer
+from horn.rpc.server import SEND_FRAMES, Quotas, RpcServer
 from horn.security.audit import AuditLog
 from horn.security.keys import Key
 from horn.transport._zeromq import LIMITS
@@ -75,6 +76,46 @@ def test_bodies_go_both_ways_in_bounded_portions(n):
         reply, portions = caller.download("send", Count(n), Text, max_bytes=n)
         assert reply == Text("here") and sum(map(len, portions)) == n
         assert caller.call("echo", Text("still"), Text) == Text("still")
+
+
+def test_small_portions_of_a_body_are_joined_into_full_chunks():
+    portions = [bytes([i % 251]) * 100 for i in range(6000)]
+    for body in (portions, map(memoryview, portions), [b"".join(portions)], [b"", *portions, b""]):
+        found = list(calls.chunks(body))
+        full = calls.CHUNK_BYTES
+        assert [len(chunk) for chunk in found] == [full, full, 600_000 - 2 * full]
+        assert b"".join(found) == b"".join(portions)
+    assert not list(calls.chunks([b""]))
+
+
+def test_a_body_of_many_small_portions_comes_whole():
+    """A message for each would be more than are queued for one peer."""
+    n = 4 * SEND_FRAMES
+    with RpcServer(URL, "host-1", None) as found:
+        found.on("many", Text, lambda call: (Text(), iter([b"abc"] * n)), ["open"])
+        with client(found) as caller:
+            _, portions = caller.download("many", Text(), Text, max_bytes=3 * n, timeout_s=LONG_S)
+            assert b"".join(portions) == b"abc" * n
+
+
+def test_a_body_of_which_a_chunk_cannot_be_sent_is_never_taken_for_whole(caplog):
+    n_chunks = itertools.count()
+    with service() as (found, echo), client(found) as caller:
+        send = found._router.send_multipart
+
+        def full(parts, flags):
+            if len(parts) == 3 and next(n_chunks) == 1:
+                raise zmq.Again
+            send(parts, flags)
+
+        found._router.send_multipart = full
+        n = 3 * calls.CHUNK_BYTES
+        _, portions = caller.download("send", Count(n), Text, max_bytes=n, timeout_s=LONG_S)
+        with pytest.raises(ClusterError, match="broke before 'send' was answered"):
+            list(portions)
+        assert "does not read its answers" in caplog.text
+        assert echo.ended.wait(LONG_S)
+        assert caller.call("echo", Text("next"), Text) == Text("next")
 
 
 def test_a_body_that_is_not_read_to_its_end_ends():
