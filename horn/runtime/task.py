@@ -53,16 +53,20 @@ class ScriptStep:
     """One instruction as it concerns this task; made once per script.
 
     ``n_blocks`` to pack or to unpack; ``n_messages`` and ``n_bytes`` count each receiver of a block
-    when posting, each block when collecting. ``parts`` are those of all tasks, in their order;
-    ``posted`` the same, to look one up when posting.
+    when posting, each block when collecting. ``superstep`` : of the script; a computation belongs
+    to the next one posted. ``parts`` are those of all tasks, in their order; ``posted`` the same,
+    to look one up when posting.
     """
 
     __slots__ = (
-        "phase", "index", "parts", "posted", "label", "n_blocks", "n_messages", "n_bytes", "owes",
+        "phase", "index", "superstep", "parts", "posted", "label", "n_blocks", "n_messages",
+        "n_bytes", "owes",
     )  # fmt: skip
 
-    def __init__(self, instruction: Instruction, task: int, channels: Mapping[int, Channel]):
-        self.phase = _PHASE[type(instruction)]
+    def __init__(
+        self, instruction: Instruction, superstep: int, task: int, channels: Mapping[int, Channel]
+    ) -> None:
+        self.phase, self.superstep = _PHASE[type(instruction)], superstep
         self.index, self.label = instruction.index, instruction.label
         self.parts: tuple[int, ...] = ()
         self.posted: frozenset[int] = frozenset()
@@ -177,13 +181,9 @@ class Task:
 
     @property
     def superstep_now(self) -> int:
-        """The superstep of the current step. A computation belongs to the next one posted."""
+        """The superstep of the current step."""
         step = self.step
-        if step is None:
-            return self.superstep
-        if step.phase == COMPUTE:
-            return self.superstep + sum(s.phase == POST for s in self._steps[: self._at])
-        return self.superstep + step.index
+        return self.superstep if step is None else self.superstep + step.superstep
 
     @property
     def where(self) -> str:
@@ -212,9 +212,12 @@ class Task:
     def _read(self, script: Script) -> tuple[Script, tuple[ScriptStep, ...], int]:
         posted: dict[int, tuple[int, ...]] = {}
         collected: set[int] = set()
+        under_way: set[int] = set()
+        steps: list[ScriptStep] = []
         for at, item in enumerate(script):
             where = f"instruction {at} of a script, {item}"
             if isinstance(item, ComputeInstruction):
+                steps.append(ScriptStep(item, len(posted), self.task, self._channels))
                 continue
             unknown = [part for part in item.parts if part not in self._channels]
             if unknown:
@@ -224,18 +227,19 @@ class Task:
             if isinstance(item, PostInstruction):
                 if item.index != len(posted):
                     raise ProtocolError(f"{where}: the superstep to post next is {len(posted)}")
-                busy = {p for n in posted.keys() - collected for p in posted[n]} & set(item.parts)
-                if busy:
+                if busy := under_way.intersection(item.parts):
                     raise ProtocolError(f"{where}: parts {sorted(busy)} are under way")
                 posted[item.index] = item.parts
+                under_way.update(item.parts)
             else:
                 if item.index in collected or posted.get(item.index) != item.parts:
                     raise ProtocolError(f"{where}: these parts were not posted before, or twice")
                 collected.add(item.index)
+                under_way.difference_update(item.parts)
+            steps.append(ScriptStep(item, item.index, self.task, self._channels))
         if missing := sorted(posted.keys() - collected):
             raise ProtocolError(f"a script posts supersteps {missing} and does not collect them")
-        steps = tuple(ScriptStep(item, self.task, self._channels) for item in script)
-        return script, steps, len(posted)
+        return script, tuple(steps), len(posted)
 
     def _end(self) -> None:
         self.superstep += self._n_supersteps

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.errors import ProtocolError
+from horn.runtime import task as task_module
 from horn.runtime.task import CollectInstruction, ComputeInstruction, PostInstruction, Task
 from horn.transport import Channel
 
@@ -156,7 +160,49 @@ def test_steps_know_what_the_task_owes_and_is_owed():
     ]  # fmt: skip
 
 
-def test_the_place_of_a_task_in_words():
+def test_the_superstep_of_a_computation_is_the_next_one_posted():
+    task = planned()
+    step, found = task.begin(SCRIPT), []
+    while step is not None:
+        found.append((step.phase, step.superstep, task.superstep_now))
+        step = task.done(step.n_blocks)
+    assert found == [
+        ("compute", 0, 0), ("post", 0, 0), ("post", 1, 1),
+        ("compute", 2, 2), ("collect", 0, 0), ("collect", 1, 1),
+    ]  # fmt: skip
+    assert task.begin(SCRIPT).superstep == 0 and task.superstep_now == 2
+
+
+def test_a_script_is_read_and_traced_in_time_proportional_to_its_length():
+    def n_lines(n):
+        """Lines of the state machine that run, which a clock would count worse."""
+        task, count = Task(0, 2), itertools.count()
+        task.open_channels([Channel(0, 0, (1,), "<f4", (1,))])
+        script = [
+            made
+            for i in range(n)
+            for made in (
+                ComputeInstruction(i), PostInstruction(i, (0,)), CollectInstruction(i, (0,)),
+            )
+        ]  # fmt: skip
+
+        def trace(frame, event, arg):
+            if frame.f_code.co_filename == task_module.__file__:
+                next(count)
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            step = task.begin(tuple(script))
+            while step is not None:
+                assert task.superstep_now == step.index
+                step = task.done(step.n_blocks)
+        finally:
+            sys.settrace(before)
+        return next(count)
+
+    assert n_lines(80) < 2.1 * n_lines(40)
     task = planned()
     task.iteration = 7
     assert task.where == "iteration 7, superstep 0"
