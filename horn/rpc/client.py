@@ -14,7 +14,7 @@ import msgspec
 import zmq
 
 from horn import errors
-from horn.errors import ClusterError, HornError, NotAllowed, ProtocolError, Timeout
+from horn.errors import ClusterError, HornError, JobError, NotAllowed, ProtocolError, Timeout
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
 from horn.transport._zeromq import limited
@@ -47,6 +47,7 @@ class ClientKeys:
 class RpcClient:
     """Calls the service at ``endpoint``. access : None without a key. Raises NotAllowed: this key
     or role is refused. ClusterError: no answer in time, the connection broke, or the call failed.
+    JobError: a time that no call may take. ProtocolError: a body of another size than was said.
     Others as the handler raised them.
     """
 
@@ -96,13 +97,18 @@ class RpcClient:
         timeout_s: float = TIMEOUT_S,
     ) -> S:
         """Make a call, and wait for the answer. ``body``: ``size`` bytes that go with it.
-        ``timeout_s``: from when other threads' calls have ended, which take as long as their files.
+        ``timeout_s``: from when other threads' calls have ended, which take as long as their files;
+        at most MAX_TIMEOUT_S.
         """
         self._wait_turn(op)
         try:
             ends = time.monotonic() + timeout_s
             number = self._ask(op, request, size, timeout_s)
-            answer = self._send_body(number, op, body, ends) if size else None
+            try:
+                answer = self._send_body(number, op, body, size, ends)
+            except BaseException:
+                self._give_up(number)
+                raise
             return self._parsed(op, answer or self._answer(number, op, ends), reply)
         finally:
             self._lock.release()
@@ -152,6 +158,11 @@ class RpcClient:
             )
 
     def _ask(self, op: str, request: msgspec.Struct, size: int, timeout_s: float) -> int:
+        if not 0 < timeout_s <= calls.MAX_TIMEOUT_S:  # the service would cut the connection
+            raise JobError(
+                f"{op!r} is given {timeout_s:g} s, but a call may take more than 0 and at most "
+                f"{calls.MAX_TIMEOUT_S:g} s; give it such a time"
+            )
         number = next(self._numbers)
         raw = msgspec.Raw(msgspec.msgpack.encode(request))
         ask = calls.CallRequest(number, calls.VERSION, op, timeout_s, raw, size)
@@ -172,16 +183,31 @@ class RpcClient:
                 return frame
 
     def _send_body(
-        self, number: int, op: str, body: Iterable[bytes | memoryview], ends: float
+        self,
+        number: int,
+        op: str,
+        body: Iterable[bytes | memoryview],
+        size: int,
+        ends: float,
     ) -> calls.CallResponse | None:
         """Send a body; return the answer if it came before all was sent."""
+        n_left = size
         for data in calls.chunks(body):
+            n_left -= len(data)
+            if n_left < 0:
+                break  # the service would cut the connection
             while self._credit < len(data):
                 frame, _ = self._receive(number, op, ends)
                 if isinstance(frame, calls.CallResponse):
                     return frame
             self._credit -= len(data)
             self._put(op, [calls.encode(calls.BodyChunk(number)), data], ends)
+        if n_left:
+            n = f"{size - n_left}" if n_left > 0 else f"at least {size - n_left}"
+            raise ProtocolError(
+                f"{op!r} at {self.endpoint}: its body has {n} bytes, but {size} were announced; "
+                f"give the size of the whole body"
+            )
         return None
 
     def _body(self, number: int, op: str, ends: float, n_left: int) -> Iterator[bytes]:
@@ -197,7 +223,7 @@ class RpcClient:
                 yield bytes(raw)
 
     def _give_up(self, number: int) -> None:
-        """Cancel a call whose body is not read to its end; if nothing can be sent, it has ended."""
+        """Cancel a call whose body does not go on; if nothing can be sent, it has ended."""
         if number and not self._broke:
             with suppress(zmq.ZMQError):
                 self._socket.send_multipart([calls.encode(calls.CancelCall(number))], zmq.DONTWAIT)

@@ -110,11 +110,56 @@ def test_a_body_of_which_a_chunk_cannot_be_sent_is_never_taken_for_whole(caplog)
 
         found._router.send_multipart = full
         n = 3 * calls.CHUNK_BYTES
-        _, portions = caller.download("send", Count(n), Text, max_bytes=n, timeout_s=LONG_S)
         with pytest.raises(ClusterError, match="broke before 'send' was answered"):
-            list(portions)
+            list(caller.download("send", Count(n), Text, max_bytes=n, timeout_s=LONG_S)[1])
         assert "does not read its answers" in caplog.text
         assert echo.ended.wait(LONG_S)
+        assert caller.call("echo", Text("next"), Text) == Text("next")
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0, 3600.1, float("inf"), float("nan")])
+def test_a_time_that_no_call_may_take_is_refused_before_anything_is_sent(timeout_s, caplog):
+    with service() as (found, _), client(found) as caller:
+        with pytest.raises(JobError, match="a call may take more than 0 and at most 3600 s"):
+            caller.call("echo", Text(), Text, timeout_s=timeout_s)
+        with pytest.raises(JobError, match="'send' is given"):
+            caller.download("send", Count(1), Text, max_bytes=1, timeout_s=timeout_s)
+        assert caller.call("echo", Text("next"), Text) == Text("next")
+        assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("body", "size", "said"),
+    [
+        ([b"abc"], 4, "its body has 3 bytes, but 4 were announced"),
+        ([], 4, "its body has 0 bytes, but 4 were announced"),
+        ([b"abc", b"de"], 4, "its body has at least 5 bytes, but 4 were announced"),
+        ([bytes(calls.CHUNK_BYTES), b"a"], 300_000, "its body has 262145 bytes, but 300000 were"),
+        ([bytes(600_000)], 300_000, "at least 524288 bytes, but 300000 were announced"),
+        ([b"abc"], 0, "at least 3 bytes, but 0 were announced"),
+    ],
+)
+def test_a_body_of_another_size_than_was_said_ends_the_call_and_not_the_connection(
+    body, size, said, caplog
+):
+    with service() as (found, _), client(found) as caller:
+        with pytest.raises(ProtocolError, match=said):
+            caller.call("store", Text(), Text, body=body, size=size, timeout_s=9 * LONG_S)
+        wait_until(lambda: not found._calls)
+        assert caller.call("echo", Text("next"), Text) == Text("next")
+        assert not caplog.records
+
+
+def test_a_body_that_cannot_be_read_ends_its_call():
+    def body():
+        yield bytes(calls.CHUNK_BYTES)
+        raise OSError("the disk")
+
+    with service() as (found, _), client(found) as caller:
+        with pytest.raises(OSError, match="the disk"):
+            size = 2 * calls.CHUNK_BYTES
+            caller.call("store", Text(), Text, body=body(), size=size, timeout_s=9 * LONG_S)
+        wait_until(lambda: not found._calls)
         assert caller.call("echo", Text("next"), Text) == Text("next")
 
 
@@ -218,13 +263,14 @@ class _Other(msgspec.Struct):
 def test_every_call_has_a_deadline_at_both_ends():
     may_go_on, answers = threading.Event(), []
 
-    def late():
-        assert may_go_on.wait(LONG_S)
+    def late(event):
+        assert event.wait(LONG_S)
         yield bytes(50)
 
     def ask_patiently():
         with client(found) as patient:
-            text = patient.call("wait", Text(), Text, body=late(), size=50, timeout_s=2 * LONG_S)
+            body = late(may_go_on)
+            text = patient.call("wait", Text(), Text, body=body, size=50, timeout_s=2 * LONG_S)
             answers.append(text)
 
     with service() as (found, echo), client(found) as caller:
@@ -233,7 +279,7 @@ def test_every_call_has_a_deadline_at_both_ends():
         thread.start()
         wait_until(lambda: found._calls)
         with pytest.raises((Timeout, ClusterError), match="in time"):
-            caller.call("wait", Text(), Text, body=iter(()), size=50, timeout_s=0.3)
+            caller.call("wait", Text(), Text, body=late(echo.ended), size=50, timeout_s=0.3)
         assert echo.ended.wait(LONG_S)
         assert not answers  # who has more time still waits
         may_go_on.set()
