@@ -12,7 +12,6 @@ import functools
 import mmap
 import operator
 import os
-import resource
 import select
 import socket
 import threading
@@ -333,11 +332,7 @@ class ControlChannel:
             if flags & socket.MSG_TRUNC:
                 raise ProtocolError("longer than a packet")
             if flags & socket.MSG_CTRUNC:  # the kernel drops descriptors that find no place
-                most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-                raise ProtocolError(
-                    f"its memory cannot be opened: this process has {most} files open, as many as "
-                    f"it may (ulimit -n); close what a callback or the job's file has opened"
-                )
+                raise ProtocolError(f"its memory cannot be opened: {descriptors.shortage()}")
             if packet[:1] == IN_MEMORY:
                 if not fds:
                     raise ProtocolError("its memory is missing")

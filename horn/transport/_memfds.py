@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from horn._kernels.mailbox import Mapping
 from horn.errors import JobError
+from horn.wire import descriptors
 from horn.wire.frames import (
     BODY_BYTES,
     HEADER_BYTES,
@@ -29,7 +30,8 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 def new_segment(size: int) -> int:
     """Make a memfd of zeros that nobody can resize."""
-    fd = os.memfd_create("horn-mailboxes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with descriptors.opening("memory for all tasks of a group"):
+        fd = os.memfd_create("horn-mailboxes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, size)  # an error now, not SIGBUS later
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from horn._kernels.mailbox import LEFT, Mailboxes
-from horn.errors import BarrierTimeout, JobError
+from horn.errors import BarrierTimeout, HornError, JobError
 from horn.patience import Patience
 from horn.security.audit import AuditLog
-from horn.transport import Identity, PeerLost, check_digest, overdue, peer_lost
+from horn.transport import Identity, check_digest, overdue, peer_lost
 from horn.transport._handshake import Check, check_hello, hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
 from horn.wire import descriptors
@@ -49,6 +49,7 @@ from horn.wire.text import wire_text
 logger = logging.getLogger(__name__)
 
 PACKET_BYTES = 76 * 1024  # a header, the largest meta, and bodies
+MOST_DESCRIPTORS = 4  # beside a packet
 SLICE_S = 0.02  # how often a waiting task looks for ended ones
 ACCEPT_S = 1.0  # between looks at the clock while waiting for connections
 ROOT = 0
@@ -133,7 +134,8 @@ class SocketPeers:
     def _dial(self, task: int, patience: Patience, where: str) -> None:
         """Connect to a task, and send a hello."""
         peer, endpoint = self._peers[task], self._endpoints[task]
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        with descriptors.opening(f"{where}: connecting to {peer.name}"):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             name = "\0" + endpoint.removeprefix("shm://")
             while code := sock.connect_ex(name):
@@ -188,7 +190,8 @@ class SocketPeers:
     def _accept(self) -> None:
         """Accept a connection; its hello will say from which task it comes."""
         try:
-            sock, _ = self._listener.accept()
+            with descriptors.opening(f"{self.identity.name(self.task)}: a connection of another"):
+                sock, _ = self._listener.accept()
         except BlockingIOError:
             return
         try:
@@ -274,8 +277,10 @@ class SocketPeers:
         n, given = self.n_tasks, list[tuple[int, int]]()
         try:
             if self._ends is None:
-                self._ends = select.epoll()
-                given = [os.pipe2(os.O_CLOEXEC) for _ in range(n)]
+                with descriptors.opening(f"pipes to {n} tasks"):
+                    self._ends = select.epoll()
+                    for _ in range(n):
+                        given.append(os.pipe2(os.O_CLOEXEC))
                 self._handles = [read for read, _ in given]
                 for read in self._handles:
                     self._ends.register(read, 0)  # a hang-up is always reported
@@ -344,7 +349,8 @@ class SocketPeers:
         if peer.sock is None and self._endpoints and not self.find_gone([to]):
             self._dial(to, patience, where)
         message = WireMessage(meta, tuple(arrays), self.task, self.identity.attempt, peer.n_out + 1)
-        packet, own_fd = packet_of(message)
+        with descriptors.opening(where):
+            packet, own_fd = packet_of(message)
         try:
             carried = array.array("i", fds if own_fd is None else [own_fd])
             ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, carried)] if carried else []
@@ -397,27 +403,31 @@ class SocketPeers:
 
     def _read(self, sock: socket.socket, task: int | None) -> bool:
         try:
-            packet, fds, _ = descriptors.receive(sock, PACKET_BYTES, 4)
+            packet, fds, flags = descriptors.receive(sock, PACKET_BYTES, MOST_DESCRIPTORS)
         except BlockingIOError:
             return False
         except ConnectionResetError:
             return True  # it left data unread, which is reported once; its messages come now
         except OSError:
-            packet, fds = b"", []
+            packet, fds, flags = b"", [], 0
         if not packet:
             self._hang_up(sock, task)
             return False
-        if task is None:
-            self._greet(sock, packet)
-            return True
-        peer = self._peers[task]
-        if not peer.has_hello:
-            self._checked(packet, task)
-            peer.has_hello = True
-            self._count(peer, 1)
-            return True
         kept: list[int] = []
         try:
+            if task is None:
+                self._greet(sock, packet)
+                return True
+            peer = self._peers[task]
+            if not peer.has_hello:
+                self._checked(packet, task)
+                peer.has_hello = True
+                self._count(peer, 1)
+                return True
+            # The kernel drops descriptors that find no place, here or in this process.
+            if flags & socket.MSG_CTRUNC and len(fds) < MOST_DESCRIPTORS:
+                mine = self.identity.name(self.task)
+                raise JobError(f"{mine}: a message from {peer.name}: {descriptors.shortage()}")
             try:
                 message = message_of(packet, fds, Expected(task, self.identity.attempt))
                 self._count(peer, message.seq)
@@ -467,8 +477,8 @@ class SocketPeers:
             if peer.sock is not None:  # it may not have the memory where the reason is
                 try:
                     self.send(task, Bye(reason=wire_text(reason, 4000)), (), Patience(0.0))
-                except (PeerLost, BarrierTimeout):
-                    pass  # it has gone, or does not read: the hang-up shows it as well
+                except HornError:
+                    pass  # it cannot be told, or says what no longer counts: the hang-up shows it
         for peer in self._peers.values():
             peer.sock = None
             for _, fd in peer.digests:

@@ -8,9 +8,13 @@ received. Root has no such limit.
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import resource
 import socket
+from collections.abc import Iterator
+
+from horn.errors import JobError
 
 CROWDED_S = 0.002  # until a send is tried again: nothing tells that others have received
 
@@ -40,3 +44,24 @@ def crowded() -> str:
         f"{most} open files of this user are under way between processes, as many as may be "
         f"(ulimit -n): raise that limit, or look for a process that does not read"
     )
+
+
+def shortage() -> str:
+    """The hint where this process may open no more files."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"this process has {most} files open, as many as it may (ulimit -n); close what a callback "
+        f"or the job's file has opened"
+    )
+
+
+@contextlib.contextmanager
+def opening(where: str) -> Iterator[None]:
+    """Raise JobError if this process, or the machine, may open no more files."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        why = shortage() if error.errno == errno.EMFILE else f"this machine: {error.strerror}"
+        raise JobError(f"{where}: {why}") from error

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import socket
+import threading
 
+import numpy as np
 import pytest
 
 from horn.errors import BarrierTimeout, JobError
+from horn.patience import Patience
 from horn.transport import Identity, PeerLost, open_transport
+from horn.wire import descriptors
 from horn.wire.frames import Note
 from tests.transport.groups import TIMEOUT_S, Processes, all_to_all, good, run_steps, run_threads
 
@@ -134,6 +139,88 @@ def test_a_deadline_among_too_many_descriptors_under_way_names_their_limit():
         assert group.result(1) == "go on"
     assert isinstance(error, BarrierTimeout) and error.absent == ("task 1",), error
     assert "64 open files of this user are under way" in str(error) and "ulimit -n" in str(error)
+
+
+@contextlib.contextmanager
+def no_descriptors_left(monkeypatch, call):
+    """For ``call``, as its process may open no more; the kernel says it so."""
+
+    def refusing(*args, **settings):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(call, refusing)
+        yield
+
+
+@pytest.mark.parametrize("call", ["os.memfd_create", "select.epoll", "os.pipe2"])
+def test_a_group_for_which_there_are_no_more_files_names_the_limit(monkeypatch, call):
+    with no_descriptors_left(monkeypatch, call):
+        ends = run_threads("shm", 2, lambda t: None)
+    assert any(isinstance(end, JobError) and "ulimit -n" in str(end) for end in ends), ends
+
+
+@pytest.mark.parametrize("call", ["accept", "memfd", "dial"])
+def test_a_task_that_may_open_no_more_files_names_the_limit(monkeypatch, call):
+    said = r"this process has \d+ files open, as many as it may \(ulimit -n\)"
+    with open_transport("shm://", Identity(0, 2, "test")) as t:
+        if call == "accept":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+                other.connect("\0" + t.endpoint.removeprefix("shm://"))
+                with (
+                    no_descriptors_left(monkeypatch, "socket.socket.accept"),
+                    pytest.raises(JobError, match=f"task 0: a connection of another: {said}"),
+                ):
+                    t._peers.read_all()
+        elif call == "memfd":
+            with (
+                no_descriptors_left(monkeypatch, "os.memfd_create"),
+                pytest.raises(JobError, match=f"sending Note to task 1: {said}"),
+            ):
+                t._peers.send(1, Note(topic="big"), [np.zeros(100_000)], Patience(TIMEOUT_S))
+        else:
+            t._peers._endpoints = [t.endpoint, "shm://nobody"]
+            with (
+                no_descriptors_left(monkeypatch, "socket.socket"),
+                pytest.raises(JobError, match=f"connecting to task 1: {said}"),
+            ):
+                t._peers.send(1, Note(topic="small"), (), Patience(TIMEOUT_S))
+
+
+def test_a_message_whose_descriptor_finds_no_place_is_not_blamed_on_its_sender(monkeypatch):
+    receive, is_short = descriptors.receive, threading.Event()
+
+    def dropping(sock, n_bytes, most):
+        packet, fds, flags = receive(sock, n_bytes, most)
+        if not (fds and is_short.is_set()):
+            return packet, fds, flags
+        for fd in fds:
+            os.close(fd)
+        return packet, [], flags | socket.MSG_CTRUNC
+
+    def body(t):
+        if t.task == 0:
+            t.barrier(0, TIMEOUT_S)
+            is_short.set()
+            t.send(1, Note(topic="big"), [np.zeros(100_000)], TIMEOUT_S)
+            return
+        with pytest.raises(JobError, match=r"task 1: a message from task 0: .*ulimit -n"):
+            t.barrier(0, TIMEOUT_S)  # it may be read here already
+            t.receive(TIMEOUT_S)
+
+    monkeypatch.setattr(descriptors, "receive", dropping)
+    good(run_threads("shm", 2, body))
+
+
+def test_descriptors_that_come_with_a_hello_are_closed():
+    with open_transport("shm://", Identity(0, 2, "test")) as t:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+            stranger.connect("\0" + t.endpoint.removeprefix("shm://"))
+            before = len(os.listdir("/proc/self/fd"))
+            socket.send_fds(stranger, [b"no hello"], [0, 1])
+            t._peers.read_all()  # accepts
+            t._peers.read_all()  # hears it, and hangs up
+            assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_another_user_who_connects_is_not_heard_and_told_of(monkeypatch, caplog):
