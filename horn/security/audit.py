@@ -90,12 +90,12 @@ class AuditLog:
         fields |= {name: str(value) for name, value in more.items()}
         if n_left_out:
             fields["left_out"] = str(n_left_out)
-        text = " ".join(f"{name}={_word(value)}" for name, value in fields.items() if value)
+        text = " ".join(f"{name}={log_word(value)}" for name, value in fields.items() if value)
         logger.log(logging.WARNING if event in WARNINGS else logging.INFO, "%s", text)
         return True
 
 
-def _word(value: str) -> str:
+def log_word(value: str) -> str:
     """A value as it is if it is one plain word, else in quotes, on one line."""
     value = value[:MAX_CHARACTERS]
     if value and value.isascii() and value.isprintable() and not set(value) & set(' "=\\'):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from horn.security.audit import log_word
 from horn.transport import Identity, TransportCounters
 from horn.wire import frames
 from horn.wire.frames import (
@@ -78,7 +79,8 @@ class Handshake:
                 self._strikes.clear()
             self._strikes[sender] = n_strikes + 1
             if n_strikes < STRIKES:
-                logger.warning("stranger refused task=%d reason=%s", self.identity.rank, error)
+                reason = log_word(str(error))  # with what the stranger wrote
+                logger.warning("stranger refused task=%d reason=%s", self.identity.rank, reason)
                 answer(sender, self.refusal(error))
             return None
 

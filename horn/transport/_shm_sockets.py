@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from horn._kernels.mailbox import LEFT, Mailboxes
 from horn.errors import BarrierTimeout, HornError, JobError
 from horn.patience import Patience
-from horn.security.audit import AuditLog
+from horn.security.audit import AuditLog, log_word
 from horn.transport import Identity, check_digest, overdue, peer_lost
 from horn.transport._handshake import Check, check_hello, hello_of, refusal, refused
 from horn.transport._memfds import check_segment, message_of, packet_of
@@ -232,7 +232,7 @@ class SocketPeers:
         """Raise a refusal while tasks connect; later only log it."""
         if self._is_connecting:
             raise error
-        logger.warning("connection refused task=%d error=%s", self.task, error)
+        logger.warning("connection refused task=%d error=%s", self.task, log_word(str(error)))
 
     def _checked(self, packet: bytes, task: int | None = None) -> Hello:
         """Read the hello in a packet, and check that it fits."""

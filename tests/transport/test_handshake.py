@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from horn.transport import Identity
-from horn.transport._handshake import hello_of
+from horn.transport import Identity, TransportCounters
+from horn.transport._handshake import Handshake, hello_of
 from horn.transport._shm_sockets import SocketPeers
-from horn.wire.frames import MINOR, HandshakeRefused
+from horn.wire.frames import MINOR, HandshakeRefused, WireMessage, encode
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,24 @@ def test_a_hello_in_shared_memory_is_checked_as_one_over_sockets(
     finally:
         ours.close("the end")
         theirs.close("the end")
+
+
+def test_what_a_stranger_writes_stays_on_one_line_of_the_log(caplog: Any) -> None:
+    identity = Identity(0, 2, "test")
+    incarnation = b"\1" * 16
+    stranger = Identity(1, 2, "x\n12:00 CRITICAL horn.audit event=submit")
+    parts = encode(WireMessage(hello_of(stranger, incarnation), src=1, seq=1))
+    handshake = Handshake(identity, TransportCounters(), lambda message, hello: ())
+    assert handshake.accept(incarnation, parts, False, lambda sender, parts: None) is None
+
+    ours = SocketPeers(identity)
+    try:
+        with pytest.raises(HandshakeRefused) as caught:
+            ours._checked(b"".join(parts))
+        ours._tell_refused(caught.value)
+    finally:
+        ours.close("the end")
+    assert len(caplog.messages) == 2
+    for said in caplog.messages:
+        assert "refused task=0" in said and "horn.audit event=submit" in said
+        assert said.isprintable()
