@@ -83,7 +83,6 @@ class RpcServer:
         self._peers: dict[int, bytes] = {}  # by the file descriptors of their connections
         self._banned: dict[bytes, float] = {}
         self._out: deque[tuple[bytes, Sequence[bytes | memoryview]]] = deque()
-        self._lock = threading.Lock()
         self._is_closing = False
         self._failure: Exception | None = None
         self._thread: threading.Thread | None = None
@@ -351,8 +350,7 @@ class RpcServer:
             logger.exception("handler failed op=%s", name)
             self._fail(peer, call, ServiceFailed(f"{self.name}: {name} failed; its log says why"))
         finally:
-            with self._lock:
-                self._calls.pop((peer, call.number), None)
+            self._calls.pop((peer, call.number), None)
 
     def _fail(self, peer: bytes, call: RpcCall, error: HornError) -> None:
         if not call.is_over:
