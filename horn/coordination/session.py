@@ -68,8 +68,9 @@ def _is_news(record: logging.LogRecord) -> bool:
         return False
     if record.levelno < logging.INFO:
         return True
-    for text in [text for text, at in _said.items() if not 0 <= record.created - at < REPEAT_S]:
-        _said.pop(text, None)
+    for text, at in _said.copy().items():  # other sessions' threads add to it meanwhile
+        if not 0 <= record.created - at < REPEAT_S:
+            _said.pop(text, None)
     return _said.setdefault(record.getMessage(), record.created) == record.created
 
 

@@ -192,6 +192,25 @@ def test_what_kazoo_says_again_and_again_is_said_once_a_minute():
     assert len(logged) == 6  # not where it connects to, which says "use_ssl: False" of TLS
 
 
+def test_what_kazoo_says_may_be_filtered_while_another_session_s_thread_adds_to_it(monkeypatch):
+    """The filter raised in kazoo's thread, and the session never connected again."""
+    log = logging.getLogger("horn.coordination.session.kazoo")
+
+    def is_news(text):
+        return log.filter(log.makeRecord(log.name, logging.WARNING, "", 0, text, (), None))
+
+    class Time(float):
+        def __rsub__(self, other):  # the turn of the other thread comes while this one compares
+            Time.__rsub__ = float.__rsub__
+            assert is_news("said by another")
+            return other - float(self)
+
+    said = {"said before": Time(time.time()), "too": time.time()}
+    monkeypatch.setattr("horn.coordination.session._said", said)
+    assert is_news("said now")
+    assert sorted(said) == ["said before", "said by another", "said now", "too"]
+
+
 def test_a_folder_of_the_hosts_that_is_missing_is_named_with_what_to_do(
     zookeeper: Zookeeper, connect: Connect
 ):
