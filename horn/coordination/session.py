@@ -162,7 +162,7 @@ class Session(Nodes):
             ) from error
         self._handler.connect_s = min(session_s / 3 / len(self._client.hosts), CONNECT_S)
         self._client.add_listener(self._on_state)
-        self._learn_session_time()
+        self._hear_the_connection()
         self._start(timeout_s, credential)
 
     def _start(self, timeout_s: float, credential: Credential | None) -> None:
@@ -211,17 +211,29 @@ class Session(Nodes):
         why = "it was made without this key, so others can write there"
         raise AccessDenied(self.hosts, path, f"{why}; remove it, or leave out the key")
 
-    def _learn_session_time(self) -> None:
-        """Take over the time that the server grants: kazoo uses it, but keeps it to itself."""
-        connection = self._client._connection
-        connect = connection._connect
+    def _hear_the_connection(self) -> None:
+        """Take over what kazoo keeps to itself: the time that the server grants, and when that
+        which it answers was sent.
+        """
+        connection, handler = self._client._connection, self._handler
+        connect, submit, read = connection._connect, connection._submit, connection._read_header
 
         def connect_and_learn(*args: Any) -> tuple[float, float]:
             read_ms, connect_ms = connect(*args)
             self.session_s = read_ms * 1.5 / 1000  # it waits 2/3 of the time for an answer
             return read_ms, connect_ms
 
+        def submit_and_note(request: Any, timeout: float, xid: int | None = None) -> None:
+            handler.note_sent(xid)
+            submit(request, timeout, xid)
+
+        def read_and_note(timeout: float) -> Any:
+            found = read(timeout)
+            handler.note_answered(found[0].xid)
+            return found
+
         connection._connect = connect_and_learn
+        connection._submit, connection._read_header = submit_and_note, read_and_note
 
     def _why_unreachable(self) -> str:
         """What came of each host, in words; once if it is the same of all."""
@@ -312,6 +324,7 @@ class Session(Nodes):
         if self._over:
             return
         if state == KazooState.CONNECTED:
+            self._handler.note_answered(None)
             self._cancel_timer()
             first = not self._handler.was_connected
             self._handler.was_connected = True
@@ -321,9 +334,10 @@ class Session(Nodes):
                 self._tell(ConnectionResumed())
         elif state == KazooState.SUSPENDED:
             self._connected.clear()
-            # The server counts from what it heard last; from then on, another may take over.
+            # The server counts from what it heard last, not before the last that it answered was
+            # sent; from then on, another may take over.
             silence_s = max(self.session_s, self.silence_s)
-            ends = max(self._handler.heard_at + silence_s, self._handler.woke_at + AWAKE_S)
+            ends = max(self._handler.answered_at + silence_s, self._handler.woke_at + AWAKE_S)
             left = max(0.0, ends - time.monotonic())
             self._timer = threading.Timer(left, self._end, (f"no answer for {silence_s:g} s",))
             self._timer.daemon = True
@@ -440,10 +454,10 @@ class Session(Nodes):
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's handler with one thread instead of three: callbacks run where the reply is read.
 
-    Also: waits by poll(2) instead of a fresh epoll per wait, notes when the server was last heard,
-    gives up a connection on which an answer is overdue (to kazoo requests are as good as pings, so
-    a busy client would never notice), and refuses to connect once the session is over, so that
-    kazoo cannot start another.
+    Also: waits by poll(2) instead of a fresh epoll per wait, notes when was sent what the server
+    answered last, gives up a connection on which an answer is overdue (to kazoo requests are as
+    good as pings, so a busy client would never notice), and refuses to connect once the session is
+    over, so that kazoo cannot start another.
     """
 
     def __init__(self, coordinator: Session, context: ssl.SSLContext | None) -> None:
@@ -456,7 +470,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.stopping = threading.Lock()
         self.order = threading.RLock()
         self.connect_s = 1.0
-        self.heard_at, self.woke_at = time.monotonic(), 0.0
+        self.answered_at, self.woke_at = time.monotonic(), 0.0  # when the last answered was sent
+        self._sent_at: dict[int | None, float] = {}  # what has no answer, by xid; None: connect
         self._asked_at: float | None = None  # since when a request has no answer
         self.failure = ""
         # By host and port, in words: what came of the last connection, "" if it was made; and why
@@ -511,7 +526,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.tried[place] = ""
         self.has_tried.set()
         self.failure, self._connection, self._asked_at = "", connection, None
+        self._sent_at.clear()  # what an earlier connection has taken along
         return connection
+
+    def note_sent(self, xid: int | None) -> None:
+        """Note that a request is sent now; of several pings without an answer the first counts."""
+        self._sent_at.setdefault(xid, time.monotonic())
+
+    def note_answered(self, xid: int | None) -> None:
+        """Note that a request was answered; an event of a watch has the xid of none."""
+        self.answered_at = max(self.answered_at, self._sent_at.pop(xid, 0.0))
 
     def hang_up(self) -> None:
         """End the connection from this side, so that no call waits for its answer."""
@@ -549,7 +573,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         with self.order:  # the sender has set where the answer goes
             found = sorted(held.union(fd for fd, _ in ready))
         if any(fd in readers and fd not in self._wake_fds for fd in found):
-            self.heard_at, self._asked_at = time.monotonic(), None
+            self._asked_at = None
         elif overdue_at is not None and time.monotonic() >= overdue_at:
             raise TimeoutError("no answer")
         return (

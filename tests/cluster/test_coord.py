@@ -319,6 +319,38 @@ def test_silence_for_a_session_time_is_loss_before_others_can_take_over(zookeepe
         assert not coord.is_in_callback() and events.empty()
 
 
+@pytest.mark.parametrize(
+    "came, silent_s", [("nothing", 3.0), ("an event of a watch", 3.0), ("an answer", 0.0)]
+)
+def test_a_session_is_counted_from_when_the_last_was_sent_that_zookeeper_answered(
+    embedded, connect_embedded, monkeypatch, came, silent_s
+):
+    """It was counted from the end of the connection, and another could have its place before."""
+    with Relay(embedded.hosts) as relay:
+        coord, other = connect_embedded(relay.hosts), connect_embedded()
+        other.ensure(embedded.root)
+        planned_s, watched = queue.Queue(), queue.Queue()
+
+        def heard(event):
+            if isinstance(event, ConnectionSuspended):
+                planned_s.put(coord._timer.interval)
+
+        coord.subscribe(heard)
+        coord.send(lambda reply: None, "exists", f"{embedded.root}/a", watch=watched.put)
+        coord.get("/")
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3.0, time=time.time)
+        monkeypatch.setattr("horn.coordination.session.time", later)
+        if came == "an event of a watch":
+            other.create(f"{embedded.root}/a")
+            assert watched.get(timeout=10) == "created"
+        elif came == "an answer":
+            coord.get("/")
+        relay.cut()
+        left_s = coord.session_s - silent_s
+        assert planned_s.get(timeout=10) == pytest.approx(left_s, abs=1.0)
+        coord.close()
+
+
 def test_a_session_time_that_the_server_cuts_is_known(zookeeper, connect):
     # given servers that grant 2 to 20 ticks
     tick_s = TICK_MS / 1000
@@ -456,7 +488,7 @@ def test_a_session_is_not_over_before_who_stood_still_could_ask(
 ):
     coord = connect_embedded(silence_s=silence_s)
     now = time.monotonic()
-    coord._handler.heard_at, coord._handler.woke_at = now - 90.0, now - woke_s
+    coord._handler.answered_at, coord._handler.woke_at = now - 90.0, now - woke_s
     started = []
     with pytest.MonkeyPatch.context() as patch:
         timer = SimpleNamespace(start=lambda: None, cancel=lambda: None, daemon=True)
