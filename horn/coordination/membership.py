@@ -186,7 +186,7 @@ class FolderView:
 
     def _list(self, round_: int) -> None:
         def watch(word: str) -> None:
-            if not self._closed and word == "children":
+            if not self._closed and word in ("children", "deleted"):
                 self._list_soon()
 
         names = functools.partial(self._on_names, round_)
@@ -196,6 +196,8 @@ class FolderView:
         if reply.reason:  # broken: ConnectionResumed looks again; missing: the folder was removed
             if reply.reason == "missing":
                 self._replace(dict.fromkeys(self.nodes()))
+                if not self._closed:
+                    self.coord.soon(self._await_folder)
                 self._answered(round_)
             elif reply.reason == "access":
                 self._is_closed_to_us = True
@@ -210,6 +212,19 @@ class FolderView:
         self._replace(dict.fromkeys(gone))
         self._read_soon(sorted(new))
         self._answered(round_)
+
+    def _await_folder(self) -> None:
+        """List the folder once it is made again: of a missing one get_children leaves no watch."""
+
+        def watch(word: str) -> None:
+            if not self._closed and word == "created":
+                self._list_soon()
+
+        def on_answer(reply: Reply) -> None:
+            if not self._closed and not reply.reason and reply.value:  # made since it was listed
+                self._list_soon()
+
+        self.coord.send(on_answer, "exists", self.folder, watch=watch)
 
     def _read(self, name: str, round_: int) -> None:
         def watch(word: str) -> None:
@@ -319,7 +334,9 @@ class Membership:
                 node = taken_over(self.coord, path, data, old)
             if node is not None:
                 self._mine = _OwnEntry(name, node.created)
-                self._wait_seen(name, node.created)
+                if not self._wait_seen(self._mine):
+                    # It went before the view read it: of what it never had, it tells nothing.
+                    self._judge(self._mine, self.coord.get(path))
                 return node.created
             # A write that was refused says that the node is another than was read, as of a server
             # behind the others, which has caught up with that answer: it is read again.
@@ -327,15 +344,29 @@ class Membership:
             if not is_left:
                 raise already_held(path, old)
 
-    def _wait_seen(self, name: str, token: int) -> None:
-        """Wait until the own view has caught up, so that members() shows the effect of join()."""
+    def _wait_seen(self, mine: _OwnEntry) -> bool:
+        """Wait until the own view has caught up, so that members() shows the effect of join();
+        whether it has.
+        """
 
         def is_seen() -> bool:
-            node = self._view.nodes().get(name)
-            return node is not None and node.created >= token
+            node = self._view.nodes().get(mine.name)
+            if node is None or node.created < mine.token:
+                return bool(mine.evicted)
+            self._judge(mine, node)  # its change may have been told before there was an own place
+            return True
 
         with self._changed:
             self._changed.wait_for(lambda: is_seen() or not self.coord.connected, ANSWER_S)
+            return is_seen()
+
+    def _judge(self, mine: _OwnEntry, node: Znode | None) -> None:
+        """Note that the own place is lost if ``node`` is there now instead of the own one."""
+        if node is None:
+            mine.evicted = "its node was removed"
+        elif node.created > mine.token:
+            token = node.created
+            mine.evicted = f"another process took its place, with fencing token {token}"
 
     def _wait_gone(self, name: str, deadline: float) -> bool:
         with self._changed:
@@ -432,9 +463,7 @@ class Membership:
         self.coord.check()
         if mine is None:
             return
-        node = self.coord.get(f"{self.folder}/{mine.name}")
-        if node is None or node.created != mine.token:
-            mine.evicted = mine.evicted or "its node was removed, or is another's now"
+        self._judge(mine, self.coord.get(f"{self.folder}/{mine.name}"))
         self.check()
 
     def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
@@ -447,12 +476,7 @@ class Membership:
             self._departures.update(change.left)
             mine = self._mine
             if mine is not None and mine.name in change.left | change.joined:
-                node = self._view.nodes().get(mine.name)
-                if node is None:
-                    mine.evicted = "its node was removed"
-                elif node.created > mine.token:
-                    token = node.created
-                    mine.evicted = f"another process took its place, with fencing token {token}"
+                self._judge(mine, self._view.nodes().get(mine.name))
             self._changed.notify_all()
         for callback in list(self._callbacks):
             callback(change)

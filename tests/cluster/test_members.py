@@ -9,6 +9,7 @@ from kazoo.security import make_digest_acl
 
 from horn import errors
 from horn.coordination.membership import Membership, MembershipChange
+from horn.coordination.records import Create, Delete
 from tests.cluster.helpers import Call, end_session, wait_until
 from tests.cluster.relay import Relay
 
@@ -65,6 +66,32 @@ def test_who_is_replaced_is_fenced(folder, connect):
     new.check()
     old.leave()  # must not remove the new holder's node
     assert new.names() == {"a"}
+
+
+@pytest.mark.parametrize("other_joins", [True, False])
+def test_who_is_removed_before_it_has_noted_its_place_is_fenced(
+    folder, connect, monkeypatch, other_joins
+):
+    """It stayed a member for itself: its view had told of the change before, or never had it."""
+    coord, other = connect(), Membership(connect(), folder)
+    member, create = Membership(coord, folder), coord.create
+    monkeypatch.setattr("horn.coordination.membership.ANSWER_S", 0.2)
+    if not other_joins:  # and before its view has read it
+        monkeypatch.setattr(member._view, "_read_soon", lambda names: None)
+
+    def create_and_lose(*args, **options):
+        node = create(*args, **options)
+        if other_joins:
+            token = other.join("a", "tcp://new", replace=True)
+            wait_until(lambda: member.members()["a"].token == token)
+        else:
+            other.coord.delete(f"{folder}/a")
+        return node
+
+    monkeypatch.setattr(coord, "create", create_and_lose)
+    member.join("a", "tcp://old")
+    with pytest.raises(errors.Fenced, match="took its place" if other_joins else "was removed"):
+        member.check()
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
@@ -136,6 +163,26 @@ def test_a_thousand_changes_end_in_the_true_picture(folder, connect):
     truth = frozenset(coord.children(folder))
     wait_until(lambda: watcher.names() == truth)
     assert len(truth) == 34
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_members_of_a_folder_that_is_made_again_are_seen(folder, connect, is_made):
+    coord = connect()
+    if is_made:  # and is not there when it is first listed
+        coord.ensure(folder.rpartition("/")[0])
+    members = Membership(coord, folder, is_made=is_made)
+    for name in "abc":
+        coord.ensure(folder)
+        coord.create(f"{folder}/{name}")
+        wait_until(lambda name=name: members.names() == {name})
+        coord.delete(f"{folder}/{name}")
+        wait_until(lambda: not members.names())
+        coord.delete(folder)
+    for name in "abc":  # with its members, at once
+        coord.commit([Create(folder), Create(f"{folder}/{name}")])
+        wait_until(lambda name=name: members.names() == {name})
+        coord.commit([Delete(f"{folder}/{name}"), Delete(folder)])
+        wait_until(lambda: not members.names())
 
 
 def test_a_stranger_among_the_members_is_named(folder, connect):
