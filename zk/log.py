@@ -7,8 +7,8 @@
 A batch is what one fsync covers: length, crc32 of length and payload, payload. The next batch
 starts only after the fsync, so a crash can tear the last one and nothing else: a torn last batch
 was never acknowledged and is cut off; anything else that does not add up is damage, and the
-server refuses to start, naming file and offset. zxids in a log have no gaps, which finds a lost
-file or batch.
+server refuses to start, naming file and offset. An empty batch is what an orderly end leaves: a
+log that ends with it was not torn. zxids in a log have no gaps, which finds a lost file or batch.
 
 The only file here that touches the disk.
 """
@@ -51,6 +51,7 @@ _NODE = struct.Struct(">qqqqiiiqqi")  # these, and which list of ACLs
 _STORED = "czxid mzxid ctime mtime version cversion aversion owner pzxid".split()
 _stored = operator.attrgetter(*_STORED)
 _SECTOR_BYTES = 512
+_EMPTY_BATCH = _BATCH.pack(0, zlib.crc32(bytes(4)))
 _CHUNK_BYTES = 1 << 18
 
 
@@ -195,6 +196,17 @@ class Log:
         self.n_bytes += len(data)
         self.n_changes += len(batch)
 
+    def seal(self) -> None:
+        """Say that all that was appended was kept; for an orderly end, after the last append. A
+        log that could not be read back is left as it is.
+
+        Raises
+        ------
+        ServerError : as of ``append``. The log is then as good as after a crash.
+        """
+        if self._file >= 0:
+            self.append([])
+
     def wants_snapshot(self, n_nodes: int) -> bool:
         return self.n_changes > max(SNAPSHOT_AFTER_CHANGES, n_nodes) or self.n_bytes > max(
             SNAPSHOT_AFTER_BYTES, 2 * self._snapshot_bytes
@@ -284,7 +296,7 @@ def _batch_at(data: bytes, pos: int) -> bytes | None:
     if start > len(data):
         return None
     size, crc = _BATCH.unpack_from(data, pos)
-    if size == 0 or size > len(data) - start:
+    if size > len(data) - start:
         return None
     payload = data[start : start + size]
     return payload if zlib.crc32(payload, zlib.crc32(data[pos : pos + 4])) == crc else None
@@ -296,6 +308,8 @@ def _refuse_damage(path: Path, data: bytes, pos: int, zxid: int) -> None:
 
     A crash leaves less than was written, or zeros where a sector did not reach the disk.
     """
+    if data.endswith(_EMPTY_BATCH, pos):
+        raise LogError(str(path), pos, "a batch is damaged in a log that was closed in order")
     rest = len(data) - pos - _BATCH.size
     if rest <= 0:
         return

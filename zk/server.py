@@ -329,6 +329,11 @@ class Server:
         for listener in self._listeners:
             await listener.wait_closed()
         if self._log is not None:
+            if self.failure is None and not self.service.journal:
+                try:
+                    self._log.seal()
+                except ServerError as error:  # nothing is lost; the next start takes it for a crash
+                    logger.warning("the log was closed without its end: %s", error)
             self._log.close()
             self._log = None
 

@@ -148,6 +148,54 @@ def test_batch_whose_later_sectors_are_zeros_is_cut(tmp_path: Path) -> None:
     assert the_log(folder).stat().st_size == size
 
 
+def zeros_folder(folder: Path) -> Any:
+    """A log with an orderly end after a batch with sectors of zeros of its own; its state."""
+    service = new_service()
+    log = Log(folder)
+    log.recover(service.tree, service.sessions, service.replay)
+    talker = Talker(service)
+    talker.connect()
+    talker.call(Op.CREATE, "/zeros", b"head" + bytes(2000) + b"tail", OPEN, 0)
+    log.append(service.journal)
+    log.seal()
+    log.close()
+    return facts(service)
+
+
+def test_after_an_orderly_end_no_flipped_bit_costs_a_change(tmp_path: Path) -> None:
+    """A batch with zeros of its own, and one bit flipped, was cut as if a crash had torn it."""
+    folder = tmp_path / "d"
+    state = zeros_folder(folder)
+    whole = the_log(folder).read_bytes()
+    n_sealed = len(whole) - 8  # before the end's own bytes, which hold no change
+    for byte in [*range(200), *range(n_sealed - 200, n_sealed)]:
+        data = bytearray(whole)
+        data[byte] ^= 1
+        the_log(folder).write_bytes(data)
+        with pytest.raises(LogError):
+            recover(folder)
+        assert the_log(folder).read_bytes() == data
+    for size in range(n_sealed, len(whole) + 1):  # the end itself may be torn
+        the_log(folder).write_bytes(whole[:size])
+        assert facts(recover(folder)) == state
+
+
+def test_after_an_orderly_end_writing_goes_on_and_a_crash_may_tear_that(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    zeros_folder(folder)
+    service = new_service()
+    log = Log(folder)
+    log.recover(service.tree, service.sessions, service.replay)
+    sealed = facts(service)
+    Talker(service).connect()
+    log.append(service.journal)
+    log.close()
+    assert facts(recover(folder)) == facts(service) != sealed
+    whole = the_log(folder).read_bytes()
+    the_log(folder).write_bytes(whole[:-3])
+    assert facts(recover(folder)) == sealed
+
+
 def test_a_torn_batch_is_not_summed_again_from_every_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -423,6 +423,17 @@ def test_command_ends_with_a_sentence_and_a_code(server: zk.EmbeddedServer, tmp_
         assert "Traceback" not in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
+def test_who_ends_in_order_leaves_a_log_of_which_nothing_is_cut(tmp_path: Path) -> None:
+    """A flipped bit beside zeros of a node's own cost the node, with a warning."""
+    with zk.EmbeddedServer(data_dir=tmp_path) as server, RawClient(server.hosts) as client:
+        client.call(Op.CREATE, "/n", bytes(2000) + b"tail", OPEN, 0)
+        server.stop()
+    (log,) = tmp_path.glob("log.*")
+    log.write_bytes(log.read_bytes().replace(b"tail", b"tajl"))
+    with pytest.raises(zk.LogError, match="a log that was closed in order"):
+        zk.EmbeddedServer(data_dir=tmp_path).start()
+
+
 @pytest.mark.cluster
 def test_command_serves_until_it_is_told_to_end() -> None:
     process = subprocess.Popen(
