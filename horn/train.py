@@ -492,7 +492,7 @@ def _train_here(
         watcher.note(f"Going on from iteration {start.iteration:,}.")
     n_before = loop.iteration
     try:
-        control.begin()
+        control.begin(loop.iteration)
         loop.run()
     except HornError as error:
         is_known = not isinstance(error, (Diverged, CallbackError))

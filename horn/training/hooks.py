@@ -264,24 +264,28 @@ class LocalControl(LoopControl):
     boundary : as ``at_boundary``: saves what is to be saved.
     """
 
-    loop: TrainingLoop
+    history: History
+    watcher: Progress
 
     def __init__(self, hooks: Hooks | None, boundary: Callable[[], bool]) -> None:
         self.hooks, self._boundary = hooks, boundary
         self._is_by_batch = False
 
     def attach(self, loop: TrainingLoop) -> None:
-        """Attach the callbacks to the loop, which has its history already."""
-        self.loop, hooks, engine = loop, self.hooks, loop.engine
+        """Attach the callbacks to the loop, which has its history already. The loop knows this
+        control: kept here it would be in a circle, and the data with it.
+        """
+        self.history, self.watcher = loop.history, loop.watcher
+        hooks, engine = self.hooks, loop.engine
         if hooks is not None:
             if loop.recalled:
                 hooks.recall(loop.recalled, loop.history)
             hooks.arrays = lambda: (engine.parameters(), engine.states())
 
-    def begin(self) -> None:
+    def begin(self, iteration: int) -> None:
         """Call the callbacks before the first update."""
         if self.hooks is not None:
-            self.hooks.begin(self.loop.history, self.loop.iteration)
+            self.hooks.begin(self.history, iteration)
             self._is_by_batch = self.hooks.is_by_batch
 
     def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
@@ -296,7 +300,7 @@ class LocalControl(LoopControl):
     def after_epoch(self, epoch: int, stop: bool) -> bool:
         if self.hooks is None:
             return stop
-        self.hooks.epoch(self.loop.history[-1], self.loop.history, self.loop.watcher)
+        self.hooks.epoch(self.history[-1], self.history, self.watcher)
         return stop or self.hooks.stop
 
     def memory(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from horn.coordination.jobs import ENDED, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Reply, Znode
 from horn.doctor import Finding
-from horn.errors import AccessDenied, JobError, NotFound
+from horn.errors import AccessDenied, ClusterError, JobError, NotFound
 from horn.rpc.call import ServiceFailed
 from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive, restartable
 from tests.cluster.helpers import Call, wait_until
@@ -172,12 +172,15 @@ def test_a_folder_that_a_worker_has_lost_is_named_with_what_to_do(
     cluster_of: Agents, client: ClusterClient, tmp_path: Path
 ):
     cluster_of.start("a", shared=True)
+    waiting = cluster_of.submit(client, tasks=3, max_restarts=0)
     (tmp_path / "shared").rename(tmp_path / "unmounted")
-    job = cluster_of.submit(client, max_restarts=0)
-    status = cluster_of.wait_ended(client, job)
+    lost = f"{tmp_path / 'shared'}.*: No such file or directory; see that"
+    with pytest.raises(ClusterError, match=f"no worker takes the job's files: a: {lost}"):
+        cluster_of.submit(client)
+    cluster_of.start("b")  # its slots were missing
+    status = cluster_of.wait_ended(client, waiting)
     assert status.state is JobState.FAILED
-    cause = f"worker a cannot begin: {tmp_path / 'shared'}.*: No such file or directory; see that"
-    assert re.search(cause, status.result["cause"]), status.result
+    assert re.search(f"worker a cannot begin: {lost}", status.result["cause"]), status.result
 
 
 def test_the_death_of_a_task_costs_an_attempt_and_the_model_is_the_same(

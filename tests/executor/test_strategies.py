@@ -352,9 +352,10 @@ def test_what_no_strategy_can_do_is_said_at_once(options, message):
         horn.train(job(), **options)
 
 
-def test_downpour_needs_gradients():
+def test_downpour_that_pushes_gradients_needs_some():
     net = horn.Network(seed=1)
     net.input(8)
     net.output(3, activation="softmax", loss="cross_entropy")
-    with pytest.raises(JobError, match="downpour needs gradients, but Direct tells"):
-        horn.train(job(network=net, optimizer=horn.Direct(0.1)), groups=2, strategy="downpour")
+    with pytest.raises(JobError, match="needs gradients, but Direct tells"):
+        pushes = Downpour(server_optimizer="job")
+        horn.train(job(network=net, optimizer=horn.Direct(0.1)), groups=2, strategy=pushes)
