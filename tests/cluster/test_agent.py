@@ -433,6 +433,15 @@ def test_a_job_outlives_the_agent_that_was_killed_and_comes_to_the_same_model(
     assert weights(client, job, tmp_path) == weights(client, calm, tmp_path)
 
 
+def held_with_a_checkpoint(cluster_of: Agents, client: ClusterClient) -> str:
+    """A job that waits after iteration 60, and has one restart; its checkpoint is in the folder."""
+    held = cluster_of.held(60)
+    job = cluster_of.submit(client, "--epochs", "12", *held, checkpoint_every=20, max_restarts=1)
+    cluster_of.wait_running(client, job, 60)
+    cluster_of.wait(lambda: client.status(job).record.checkpoint >= 20)
+    return job
+
+
 def test_a_package_from_before_there_was_a_shared_folder_outlives_its_worker(
     cluster_of: Agents, client: ClusterClient
 ):
@@ -443,10 +452,7 @@ def test_a_package_from_before_there_was_a_shared_folder_outlives_its_worker(
     cluster_of.kill("a", signal.SIGTERM)
     assert cluster_of.processes["a"].wait(60) == 0
     cluster_of.start("a", shared=True)
-    held = cluster_of.held(60)
-    job = cluster_of.submit(client, "--epochs", "12", *held, checkpoint_every=20, max_restarts=1)
-    cluster_of.wait_running(client, job, 60)
-    cluster_of.wait(lambda: client.status(job).record.checkpoint >= 20)
+    job = held_with_a_checkpoint(cluster_of, client)
     cluster_of.start("b", shared=True)
     cluster_of.kill("a")
     cluster_of.let_go()
@@ -460,10 +466,7 @@ def test_a_job_whose_files_no_worker_has_waits_for_one_that_has_them(
 ):
     """It spent its restarts on them."""
     cluster_of.start("a", shared=True)
-    held = cluster_of.held(60)
-    job = cluster_of.submit(client, "--epochs", "12", *held, checkpoint_every=20, max_restarts=1)
-    cluster_of.wait_running(client, job, 60)
-    cluster_of.wait(lambda: client.status(job).record.checkpoint >= 20)
+    job = held_with_a_checkpoint(cluster_of, client)
     cluster_of.start("b", shared=True)
     shutil.rmtree(cluster_of.folder / "shared" / "packages")
     cluster_of.kill("a")
