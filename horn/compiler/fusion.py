@@ -62,8 +62,8 @@ def _waves(s: Statement) -> set[tuple[Op, Node]]:
     """The sines and cosines of an elementwise loop, and of what."""
     if not isinstance(s, Loop) or not _only_stores(s):
         return set()
-    nodes = ir.walk(*(o.node for o in s.outputs))
-    return {(n.op, n.args[0]) for n in nodes if n.op in _OTHER}
+    nodes = (o.node for o in s.outputs if ir.contains(o.node, *_OTHER))
+    return {(n.op, n.args[0]) for n in ir.walk(*nodes) if n.op in _OTHER}
 
 
 def _is_beside(host: Statement, s: Statement) -> bool:

@@ -66,7 +66,7 @@ class LayerCode:
         """Whether its neurons read self.target in forward."""
         own = self.forward
         roots = (own.output, *own.states.values(), *own.pushes.values(), *own.traces.values())
-        return any(node.op is Op.TARGET for node in ir.walk(*roots))
+        return any(ir.contains(root, Op.TARGET) for root in roots)
 
     @property
     def sends_delta(self) -> bool:

@@ -301,7 +301,7 @@ class Builder:
         """
         if self.training is None or not self.storage.steps or code.backward is not None:
             return {}
-        again = {node for root in code.derived.roots for node in ir.walk(root)}
+        again = set(ir.walk(*code.derived.roots))
         pending = [code.forward.output, *code.forward.states.values()]
         seen = dict.fromkeys(pending)
         while pending:

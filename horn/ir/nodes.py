@@ -117,6 +117,7 @@ MONOIDS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 LOWERED = frozenset({
     *ELEMENTWISE, Op.CONST, Op.SCALAR, Op.LOAD, Op.MESSAGE_DRAW, Op.REDUCE, Op.MATMUL
 })  # fmt: skip
+_BIT = {op: 1 << k for k, op in enumerate(Op)}
 
 
 def _infix(op: Op) -> tuple[Callable[[Node, Any], Node], Callable[[Node, Any], Node]]:
@@ -127,12 +128,13 @@ def _infix(op: Op) -> tuple[Callable[[Node, Any], Node], Callable[[Node, Any], N
 class Node:
     """One operation. Made by ``make`` and the functions below, never directly."""
 
-    __slots__ = ("op", "args", "axes", "value", "place", "tests", "__weakref__")
+    __slots__ = ("op", "args", "axes", "value", "place", "ops", "tests", "__weakref__")
     op: Op
     args: tuple[Node, ...]
     axes: str
     value: Any
     place: tuple[int, bytes]  # its height and a digest: one order of nodes in every process
+    ops: int  # a bit per operation in it
     tests: int  # a bit per condition in it, several to a bit: shows quickly that one is absent
 
     def __repr__(self) -> str:
@@ -204,8 +206,10 @@ def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
         text = f"{op.value} {axes} {value!r} ".encode() + b"".join(digest for _, digest in below)
         height = 1 + max((height for height, _ in below), default=0)
         node.place = height, hashlib.blake2b(text, digest_size=16).digest()
+        node.ops = _BIT[op]
         node.tests = _bit(node) if op in BOOLEAN else 0
         for a in args:
+            node.ops |= a.ops
             node.tests |= a.tests
         with _making:  # tasks may be threads: they share equal nodes, too
             node = _nodes.setdefault(key, node)
@@ -618,7 +622,7 @@ def replace(
 
 def contains(root: Node, *ops: Op) -> bool:
     """Whether any node below the root has one of these operations."""
-    return any(node.op in ops for node in walk(root))
+    return any(root.ops & _BIT[op] for op in ops)
 
 
 def matmul(a: Node, b: Node, axis: str) -> Node:

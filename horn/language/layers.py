@@ -72,7 +72,7 @@ def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> No
         why = refusals.ASKS
     elif len(layer.weights) > 1:
         why = refusals.has_weights(len(layer.weights))
-    elif any(n.op is Op.OF_INPUT for n in ir.walk(forward.output)):
+    elif ir.contains(forward.output, Op.OF_INPUT):
         why = refusals.TELLS_APART
     elif not derive.weighted_sum(forward.output, layer.weights)[0]:
         why = refusals.NO_WEIGHTED_SUM

@@ -207,7 +207,7 @@ def _check_parts(network: Network) -> None:
                 f"parallel-dropout: {name} asks its layer or the batch, of which a sub-model has a "
                 f"part; use allreduce"
             )
-        if any(n.op is Op.COUNT for n in ir.walk(*roots)):
+        if any(ir.contains(root, Op.COUNT) for root in roots):
             raise JobError(
                 f"parallel-dropout: {name} counts its messages, of which a sub-model has fewer "
                 f"than the network; use allreduce"
