@@ -65,6 +65,8 @@ class Network:
     is_of_model: ClassVar[bool] = False
     _inputs: ClassVar[tuple[Layer, ...]] = ()  # the handles of net.input, if it was called again
     _alone: ClassVar[Layer | None] = None  # the output that a view by ``alone`` shows, of several
+    # The layers that listen to each, and of which layers that was said.
+    _listeners: ClassVar[tuple[tuple[Layer, ...], dict[Layer, list[Layer]]]] = ((), {})
 
     def __post_init__(self) -> None:
         if not is_whole(self.seed, 0):
@@ -575,7 +577,14 @@ class Network:
 
     def receivers(self, layer: Layer) -> tuple[Layer, ...]:
         """The layers that listen to a layer."""
-        return tuple(x for x in self.layers if any(link.source is layer for link in x.links))
+        of, listeners = self._listeners
+        if of is not self.layers:
+            listeners = {}
+            for each in self.layers:
+                for source in dict.fromkeys(link.source for link in each.links):
+                    listeners.setdefault(source, []).append(each)
+            vars(self)["_listeners"] = self.layers, listeners
+        return tuple(listeners.get(layer, ()))
 
     @property
     def outputs(self) -> tuple[Layer, ...]:
@@ -696,7 +705,8 @@ class Network:
 
     def __getstate__(self) -> dict[str, Any]:
         """For pickle, which keeps of classes their names alone: with a digest of each neuron."""
-        return {**vars(self), "_neurons": [texts.methods_digest(x.neuron) for x in self.layers]}
+        state = {name: value for name, value in vars(self).items() if name != "_listeners"}
+        return {**state, "_neurons": [texts.methods_digest(x.neuron) for x in self.layers]}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         vars(self).update(state)
