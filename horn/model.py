@@ -19,7 +19,7 @@ import numpy as np
 from horn import defaults, html, mistakes, modelfile, version
 from horn.answers import answers
 from horn.backends import in_use, is_compiled
-from horn.data import Normalization
+from horn.data import Dataset, Normalization
 from horn.data.arrays import as_numbers
 from horn.data.checks import check_counted
 from horn.data.classes import Classes, all_to_json, as_array
@@ -418,9 +418,23 @@ class Model:
         "digit_acc" ... are each output's own, without weights; y is a dict by their names, or a
         tuple.
         """
+        data = self._measurable(x, y, "evaluate")
+        if not all(metric.reads for metric in self.metrics):  # a user's function, read when it runs
+            self._engines.as_learned()
+        wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
+        check_metrics(wanted, self.network, data, self.target, "the data")
+        return self._engines.measured(data, wanted)
+
+    def _measurable(self, x: Any, y: Any, where: str) -> Dataset:
+        """x and y, or x with its targets, as the data that ``evaluate`` measures. where : who asks.
+
+        Raises
+        ------
+        DataError, ModelError : this model cannot be measured on them.
+        """
         if not getattr(x, "is_nested", False) and getattr(x, "shape", ())[:1] == (0,):
             raise DataError(
-                f"evaluate: x has shape {x.shape}: of no samples there is nothing to measure; pass "
+                f"{where}: x has shape {x.shape}: of no samples there is nothing to measure; pass "
                 "at least one"
             )
         data = self._inputs.dataset((x, y) if y is not None else x, "data")
@@ -429,11 +443,7 @@ class Model:
             data = data.with_classes(self.classes, "this model")
         check_counted(data)
         check_fit(self.network, data, self.target)
-        if not all(metric.reads for metric in self.metrics):  # a user's function, read when it runs
-            self._engines.as_learned()
-        wanted = self.metrics if metrics is None else resolved(metrics, self.network, "evaluate")
-        check_metrics(wanted, self.network, data, self.target, "the data")
-        return self._engines.measured(data, wanted)
+        return data
 
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run. For a network with

@@ -98,9 +98,19 @@ class ModelEngines:
 
     def measured(self, data: Dataset, wanted: tuple[Metric, ...]) -> dict[str, float]:
         """The losses and metrics of these data."""
-        asked = target_kind(self.network, self.target, data), data.lengths is None
         with self.lock:
-            return measure(self._ready(asked), self.network, data, self.target, wanted)
+            engine = self._ready_to_judge(data)
+            return measure(engine, self.network, data, self.target, wanted)
+
+    def judged(self, data: Dataset) -> Array:
+        """The outputs by which ``measured`` judges these data: (n, n_outputs), of each step (n,
+        steps, n_outputs).
+        """
+        with self.lock:
+            return self._ready_to_judge(data).results(data)[2]
+
+    def _ready_to_judge(self, data: Dataset) -> Engine:
+        return self._ready((target_kind(self.network, self.target, data), data.lengths is None))
 
     def as_learned(self) -> Network:
         """The network as it was when it learned. Its neurons may read other numbers by now, of a

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.answers import answers
+from horn.answers import answers, by_step, checked_answers
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
 from horn.data.classes import as_array
 from horn.errors import ModelError
@@ -141,28 +141,28 @@ def confusion(model: Any, data: Any, y: Any = None, *, path: Path | None = None)
     """Draw the number of samples by their class (a row) and their predicted class (a column).
 
     model : a model, or the result of ``horn.train``. data : samples with their labels, or x and y,
-    as for ``model.evaluate``. The numbers are ``figure.counts``, (classes, classes) int64.
+    as for ``model.evaluate``, which judges the same outputs: those that are right are on the
+    diagonal. The numbers are ``figure.counts``, (classes, classes) int64.
 
     Raises
     ------
-    ModelError : the model tells no classes apart, or the data have no labels.
+    ModelError : the model tells no classes apart, or the targets are no labels. DataError : as of
+    ``model.evaluate``, for labels that the model does not have.
     """
     _check("confusion", path)
     model = _model(model, "confusion")
-    found = model._inputs.dataset(data if y is None else (data, y), "data")
-    found = found.with_classes(model.classes, "this model")
-    if not found.has_labels or answers(model.network, model.target, found.y) is None:
-        raise ModelError(
-            "horn.plot.confusion: needs a model of one output that tells classes apart, and data "
-            "with labels: horn.plot.confusion(run, (x, y))"
-        )
-    outputs, y = model.predict(found), np.asarray(found.y)
-    if y.ndim == 2:  # of each step, as far as each sequence has them
-        ends = [y.shape[1]] * len(y) if found.lengths is None else found.lengths
-        outputs = np.concatenate([one[:n] for one, n in zip(outputs, ends, strict=True)])
-        y = np.concatenate([one[:n] for one, n in zip(y, ends, strict=True)])
+    needed = (
+        "horn.plot.confusion: needs a model of one output that tells classes apart, and data with "
+        "labels, 0 and 1 of a single output: horn.plot.confusion(run, (x, y))"
+    )
+    if answers(model.network, model.target, np.empty(0, int)) is None:
+        raise ModelError(needed)
+    found = model._measurable(data, y, "horn.plot.confusion")
+    if not found.has_labels or checked_answers(model.network, found, model.target) is None:
+        raise ModelError(needed)
+    outputs, y = by_step(model._engines.judged(found), np.asarray(found.y), found.lengths)
     taken = outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(int)
-    n = max(outputs.shape[1], 2, int(y.max()) + 1)
+    n = max(outputs.shape[1], 2)
     counts = np.zeros((n, n), np.int64)
     np.add.at(counts, (y, taken), 1)
     names = range(n) if model.classes is None else as_array(model.classes)

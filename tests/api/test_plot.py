@@ -14,7 +14,7 @@ from IPython.core.formatters import DisplayFormatter
 
 import horn
 from horn.cli import horn as commands
-from horn.errors import ModelError
+from horn.errors import DataError, ModelError
 from horn.training.history import History
 
 RNG = np.random.default_rng(6)
@@ -181,12 +181,31 @@ def test_losses_of_groups_are_a_line_each(tmp_path: Path) -> None:
     assert (tmp_path / "live.png").exists()
 
 
+def test_confusion_takes_the_labels_that_evaluate_takes() -> None:
+    x, y = RNG.random((20, 4)), np.arange(20) % 3
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.output(3, activation="softmax", loss="cross_entropy")
+    model = horn.train(horn.Job(net, (x, y), epochs=1)).model
+    for labels, words in [(y - 1, "label -1 in row 0"), (y + 5, "contain 7"), (None, "no labels")]:
+        with pytest.raises(DataError, match=words):
+            horn.plot.confusion(model, x, labels)
+    side = horn.Network(seed=1)
+    side.input(4)
+    side.output(1, activation="sigmoid", loss="binary_cross_entropy")
+    model = horn.train(horn.Job(side, (x, y % 2), epochs=1)).model
+    assert "acc" not in model.evaluate(x, y)
+    with pytest.raises(ModelError, match="data with labels, 0 and 1 of a single output"):
+        horn.plot.confusion(model, x, y)
+
+
 @pytest.mark.parametrize("make, words", [
     (lambda run: horn.plot.weights(run, "pool"),
      "layer 'pool' has no weights; those that have are maps, local, dense, out"),
     (lambda run: horn.plot.history(run, "auc"), "'auc' was not measured; the columns are"),
     (lambda run: horn.plot.history([]), "nothing was measured"),
-    (lambda run: horn.plot.confusion(run, X), "needs a model of one output that tells classes"),
+    (lambda run: horn.plot.confusion(run, X, np.eye(3)[np.arange(30) % 3]),
+     "needs a model of one output that tells classes"),
     (lambda run: horn.plot.history(None), "history: needs what horn.train returned, .*, got None"),
     (lambda run: horn.plot.history(run.model), "a list of rows as dicts, got Model"),
     (lambda run: horn.plot.history({"loss": [1.0]}), "a list of rows as dicts, got dict"),

@@ -139,6 +139,21 @@ def test_pictures_of_sequences(rng, tmp_path):
     assert plot.confusion(last, (x, [0, 1, 0, 1]), path=tmp_path / "c.png").counts.sum() == 4
 
 
+def test_a_confusion_of_long_sequences_has_the_answers_that_evaluate_judges(rng):
+    plot = pytest.importorskip("horn.plot")
+    pytest.importorskip("matplotlib")
+    x, y = rng.normal(size=(4, 24, 2)), rng.integers(0, 2, (4, 24))
+    long, labels = rng.normal(size=(3, 22, 2)), rng.integers(0, 2, (3, 22))
+    for is_stateful in (False, True):
+        steps = 24 if is_stateful else STEPS
+        data = x[:, :steps], y[:, :steps]
+        job = horn.Job(network(), data, epochs=1, batch_size=4, stateful=is_stateful)
+        model = horn.train(job, progress=False).model
+        counts = plot.confusion(model, long, labels).counts
+        assert np.trace(counts) / counts.sum() == model.evaluate(long, labels)["acc"]
+        assert counts.sum() == 3 * (18 if is_stateful else 22)  # judged in whole pieces
+
+
 class Leaky(horn.Neuron):
     v = horn.State(0.5, per="sample")
     count = horn.State(1.0)
