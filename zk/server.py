@@ -488,9 +488,16 @@ def make_tls(cert: str, key: str | None = None, ca: str | None = None) -> ssl.SS
     """Make a server's TLS settings from PEM files; with ``ca`` clients must show its certificates.
     Raises ServerError: a file cannot be read or used.
     """
+
+    def no_password() -> str:  # OpenSSL would ask the terminal, and a server starts by itself
+        raise ServerError(
+            f"the private key in {key or cert} is encrypted; write it without a password:  "
+            "umask 077; openssl pkey -in KEY -out PLAIN"
+        )
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(cert, key)
+        context.load_cert_chain(cert, key, no_password)
         if ca is not None:
             context.load_verify_locations(ca)
             context.verify_mode = ssl.CERT_REQUIRED

@@ -154,6 +154,15 @@ def _load(context: ssl.SSLContext, identity: str) -> None:
     try:
         with os.fdopen(os.dup(fd), "wb") as file:
             file.write(identity.encode())
-        context.load_cert_chain(f"/proc/self/fd/{fd}")
+        context.load_cert_chain(f"/proc/self/fd/{fd}", password=_no_password)
     finally:
         os.close(fd)
+
+
+def _no_password() -> str:
+    """Called for the password of a private key, which OpenSSL would ask the terminal for."""
+    raise JobError(
+        f"the private key of {SAID} is encrypted, and workers and tasks have nobody to type its "
+        f"password; write it without one, for its user alone:  umask 077; openssl pkey -in KEY "
+        f"-out PLAIN"
+    )

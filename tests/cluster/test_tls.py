@@ -14,6 +14,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 import zk
 from horn.coordination.session import Session
@@ -212,6 +218,22 @@ def test_an_authority_of_one_s_own_is_read_from_files_and_names_are_checked(
         Session(server.hosts, credential=tls.credential(key, server.hosts), timeout_s=1.0)
     with pytest.raises(JobError, match="horn keygen"):
         tls.credential(None, server.hosts)
+
+
+def test_a_private_key_with_a_password_is_refused_and_nobody_is_asked(key, monkeypatch, tmp_path):
+    """OpenSSL asked the terminal, and a worker waited there for ever."""
+    trust = CertificateAuthority(key).trust("client")
+    private = load_pem_private_key(trust.identity.encode(), None)
+    how = BestAvailableEncryption(b"password")
+    encrypted = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how).decode()
+    certificate = trust.identity[trust.identity.index("-----BEGIN CERTIFICATE") :]
+    (tmp_path / "ca.pem").write_text(trust.authority)
+    (tmp_path / "own.pem").write_text(encrypted + certificate)
+    monkeypatch.setenv("HORN_ZK_TLS", f"{tmp_path}/ca.pem,{tmp_path}/own.pem")
+    own = tls.credential(key, "127.0.0.1:1")
+    assert own is not None and own.tls is not None
+    with pytest.raises(JobError, match="private key of .*HORN_ZK_TLS is encrypted.* openssl pkey"):
+        tls.context_of(own.tls)
 
 
 def test_neither_repr_nor_the_wire_s_record_shows_a_private_key(key: Key):

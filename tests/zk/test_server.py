@@ -462,6 +462,16 @@ def tls(tmp_path: Path) -> ssl.SSLContext:
     return make_tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
 
 
+@pytest.mark.usefixtures("tls")
+def test_a_private_key_with_a_password_is_refused_and_nobody_is_asked(tmp_path: Path) -> None:
+    plain, encrypted = tmp_path / "key.pem", tmp_path / "encrypted.pem"
+    command = ["openssl", "pkey", "-aes256", "-passout", "pass:password"]
+    command += ["-in", str(plain), "-out", str(encrypted)]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(ServerError, match=r"encrypted.pem is encrypted; .* openssl pkey"):
+        make_tls(str(tmp_path / "cert.pem"), str(encrypted))
+
+
 def test_who_begins_no_handshake_holds_few_connections(
     monkeypatch: pytest.MonkeyPatch, tls: ssl.SSLContext
 ) -> None:
