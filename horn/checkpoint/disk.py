@@ -104,16 +104,11 @@ def locked(path: Path) -> Iterator[None]:
     """Keep other runs out of a folder, which is made if missing and removed again if it stays
     empty. Raises CheckpointError if nothing can be written there; Conflict if a run holds it.
     """
-    is_new = not os.path.lexists(path)
-    make_folder(path)
+    descriptor, is_new = _held(path)
     try:
         if not os.access(path, os.W_OK | os.X_OK):  # also on a read-only file system
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise failed(path, "cannot be written to", error) from error
-    try:
-        _lock(descriptor, path)
+            error = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise failed(path, "cannot be written to", error)
         try:
             yield
         finally:
@@ -124,6 +119,28 @@ def locked(path: Path) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
+
+
+def _held(path: Path) -> tuple[int, bool]:
+    """A descriptor of the folder, locked, and whether the folder is new."""
+    while True:  # another run that made it removes it at its end, also after it was opened here
+        is_new = not os.path.lexists(path)
+        make_folder(path)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise failed(path, "cannot be written to", error) from error
+        try:
+            _lock(descriptor, path)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    kept, descriptor = descriptor, -1
+                    return kept, is_new
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -84,6 +84,27 @@ def test_a_folder_that_stays_empty_goes_again(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_folder_that_another_run_removes_at_its_end_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The lock was of the folder that had gone: a third run took the new one at the same time."""
+    path, lock = tmp_path / "run", disk._lock
+    first = disk.locked(path)
+    first.__enter__()
+
+    def late(descriptor: int, path: Path) -> None:
+        monkeypatch.setattr(disk, "_lock", lock)
+        first.__exit__(None, None, None)  # after the folder was opened
+        lock(descriptor, path)
+
+    monkeypatch.setattr(disk, "_lock", late)
+    with disk.locked(path):
+        assert path.is_dir()
+        with pytest.raises(Conflict, match="another run that has not ended"), disk.locked(path):
+            pass
+    assert not path.exists()
+
+
 def test_what_a_full_disk_refuses_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
