@@ -39,7 +39,7 @@ class Stream:
     alone: one sample (x (features,), y a number or (targets,)), or some (x (k, ...), y (k,) or
     (k, targets)); arrays, tables, tensors or lists, where none of x and y is skipped. They are cut
     into the job's batches anew. Tables have the columns of the first item, in its order.
-    samples : of an epoch; by default those of a DataLoader's data set or of pairs by number, else
+    samples : of an epoch; by default those of one pass of a DataLoader or of pairs by number, else
     the job needs ``iterations``, which are one epoch. ``head`` : the first item, which shows the
     form of all.
 
@@ -376,11 +376,10 @@ def _length(source: Any) -> int | None:
     """The samples of one pass, if the source knows them, else None."""
     if type(source).__module__.partition(".")[0] == "torch" or hasattr(source, "batch_sampler"):
         try:
-            n = len(source.dataset)
-            if getattr(source, "drop_last", False) and source.batch_size:
-                n -= n % source.batch_size
-            sampler = getattr(source, "sampler", None)
-            return min(n, len(sampler)) if sampler is not None else n
+            sampler = getattr(source, "sampler", None)  # it may take some, or some twice
+            n = len(source.dataset if sampler is None else sampler)
+            drops_last = getattr(source, "drop_last", False) and source.batch_size
+            return n - n % source.batch_size if drops_last else n
         except (TypeError, AttributeError, NotImplementedError):
             return None  # an IterableDataset
     return None

@@ -439,6 +439,29 @@ def test_weights_that_diverge_are_told_without_repeating() -> None:
     assert not threads()
 
 
+@pytest.mark.parametrize("n, drop_last, samples", [
+    (25, True, 20), (25, False, 25), (70, True, 70), (200, False, 200),
+])  # fmt: skip
+def test_an_epoch_of_a_loader_is_one_pass_of_its_sampler(
+    n: int, drop_last: bool, samples: int
+) -> None:
+    rows = np.arange(n) % len(X)  # a sampler may take some samples, or some of them twice
+    most = n - n % 10 if drop_last else n
+
+    class Loader:
+        dataset, sampler, batch_size, batch_sampler = X, rows, 10, object()
+
+        def __iter__(self) -> Iterator[Any]:
+            for k in range(0, most, 10):
+                yield X[rows[k : k + 10]], Y[rows[k : k + 10]]
+
+    loader = Loader()
+    loader.drop_last = drop_last
+    stream = horn.data.Stream(loader)
+    assert len(stream) == samples == most
+    np.testing.assert_array_equal(stream.whole().y, Y[rows[:most]])
+
+
 def test_a_loader_of_pytorch() -> None:
     torch = pytest.importorskip("torch")
     from torch.utils.data import DataLoader, IterableDataset, TensorDataset
