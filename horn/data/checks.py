@@ -158,10 +158,26 @@ def check_finite(dataset: Dataset) -> None:
     if dataset.y is None:
         return
     for part in dataset.targets:
-        y = dataset.y[:, part.columns]
+        y = read_of_steps(dataset.y[:, part.columns], ends, steps)
         _check_finite(y, f"y of {part.name!r}", dataset.name, (), ends, steps)
     if not dataset.targets:
-        _check_finite(dataset.y, "y", dataset.name, (), ends, steps)
+        y = read_of_steps(dataset.y, ends, steps)
+        _check_finite(y, "y", dataset.name, (), ends, steps)
+
+
+def read_of_steps(y: np.ndarray, ends: np.ndarray | None, steps: int) -> np.ndarray:
+    """Targets (n, columns) with 0 for NaN and infinity behind the ``ends`` of sequences, where they
+    are numbers (n, steps): nobody reads these, if they are of steps, which the network says.
+    """
+    if ends is None or y.dtype.kind != "f" or y.shape[1:] != (steps,):
+        return y
+    behind = np.arange(steps) >= ends[:, None]
+    return np.where(behind & ~np.isfinite(y), 0.0, y)
+
+
+def check_targets_finite(y: np.ndarray, name: str) -> None:
+    """Check that targets (n, size) have no NaN and no infinity. Raises DataError."""
+    _check_finite(y, "y", name)
 
 
 def _check_finite(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from horn.data import arrays
-from horn.data.checks import as_dataset
+from horn.data.checks import as_dataset, check_targets_finite, read_of_steps
 from horn.data.classes import LABELS, NAMED, Classes, code
 from horn.data.dataset import Dataset
 from horn.data.targets import columns_of, put_together
@@ -191,10 +191,6 @@ def _coded(y: Array, ends: Array, n_before: int, steps: int, what: str) -> Coded
         )
     if _by_step(y, n_before, steps):
         y = filled(y, ends, steps)
-    elif y.dtype.kind == "f" and y.ndim == 2 and y.shape[1] == steps:
-        # if they are of steps; numbers after the end are not read
-        behind = np.arange(steps) >= ends[:, None]
-        y = np.where(behind & ~np.isfinite(y), 0.0, y)
     if y.ndim == 2 and y.dtype.kind in LABELS and y.shape[1] == steps:
         return labels_of(y, what)
     return arrays.as_labels_or_targets(y.reshape(len(y), -1) if y.ndim > 1 else y, what)
@@ -492,7 +488,7 @@ def _of_dataset(
     data: Dataset, steps: int, features: int, shapes: TargetShapes, what: str
 ) -> Dataset:
     """The dataset, filled up to the steps of the network."""
-    data = as_asked(data, features, shapes, what)
+    data = as_asked(_read(data, shapes, what), features, shapes, what)
     of_step = data.shape[-1] if data.shape else data.n_features
     if len(data.shape) in (0, 2) and of_step != features and data.n_features != steps * features:
         raise DataError(
@@ -521,6 +517,27 @@ def _of_dataset(
         of_steps=longer,
         shape=(steps, features),
         lengths=ends,
+    )
+
+
+def _read(data: Dataset, shapes: TargetShapes, what: str) -> Dataset:
+    """The dataset, without what is not finite behind the ends of sequences where each step is
+    answered. Raises DataError where such numbers are of an answer to the whole sequence.
+    """
+    if data.lengths is None or data.y is None or data.has_labels or np.isfinite(data.y).all():
+        return data
+
+    def read(y: Array, name: str) -> Array:
+        each, _ = shapes.get(name) or next(iter(shapes.values()), (True, 0))
+        if each:
+            return read_of_steps(y, data.lengths, data.shape[0])
+        check_targets_finite(y, f"{what}: {name}" if name else what)
+        return y
+
+    return data.mapped(
+        data.x,
+        of_rows=lambda each: each,
+        of_steps=lambda y, name: y if name is None else read(y, name),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import horn
 from horn.data import in_steps, load, sequences
+from horn.data.in_steps import of_steps
 from horn.errors import DataError
 
 RAGGED = [np.arange(6.0).reshape(3, 2), np.ones((1, 2)), np.full((2, 2), 7.0)]
@@ -123,7 +124,23 @@ def test_what_is_behind_the_lengths_is_not_read():
     data = sequences(x, np.array([[1, 0, 1], [1, 1, -100]]), lengths=[3, 2])
     assert data.images[1].ravel().tolist() == [2, 2, 2] and data.y[1].tolist() == [1, 1, 1]
     y = np.array([[0.5, 1, 2], [3, 4, np.nan]])
-    assert sequences(x, y, lengths=[3, 2]).y[1].tolist() == [3, 4, 0]
+    data = sequences(x, y, lengths=[3, 2])
+    assert of_steps(data, 3, (1,), {"out": (True, 1)}, "data").y[1].tolist() == [3, 4, 0]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_answer_of_as_many_numbers_as_there_are_steps_is_read_whole(is_named: bool):
+    """NaN in it was learned as 0.0: it was taken for what is behind the end of a sequence."""
+    y = np.array([[0.5, 1, 2], [3, 4, np.nan]])
+    given = {"out": y, "side": np.zeros(2, int)} if is_named else y
+    data = sequences(np.zeros((2, 3, 1)), given, lengths=[3, 2])
+    for each in (False, True):
+        shapes = {"out": (each, 1 if each else 3)} | ({"side": (False, 2)} if is_named else {})
+        if each:
+            assert of_steps(data, 3, (1,), shapes, "data").y[1, :3].tolist() == [3, 4, 0]
+        else:
+            with pytest.raises(DataError, match="y has NaN at row 1, column 2, the only such"):
+                of_steps(data, 3, (1,), shapes, "data")
 
 
 def test_lengths_go_with_their_samples(tmp_path):
