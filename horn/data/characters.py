@@ -153,7 +153,7 @@ def _read(source: Any) -> tuple[str, str]:
             f"text takes the path of a file; got what looks like the text itself, "
             f"{str(source)[:SHOWN]!r}...; pass io.StringIO(it)"
         )
-    path = Path(source)
+    path = Path(os.path.expanduser(source))
     try:
         return path.name, path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:

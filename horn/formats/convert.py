@@ -39,7 +39,7 @@ def convert(
     """
     if dtype not in ("float32", "float64"):
         raise DataError(f'convert: dtype is "float32" or "float64", got {dtype!r}')
-    target = Path(folder)
+    target = Path(os.path.expanduser(folder))
     for file_name in ("x.npy", "y.npy", npy.names_file(target / "x.npy").name):
         if (target / file_name).exists():  # one that is not written now would be read with it
             raise DataError(
@@ -47,7 +47,7 @@ def convert(
             )
     made = [each for each in (target, *target.parents) if not each.exists()]
     n, n_features, ys = 0, 0, []
-    reader = csv.CsvReader(Path(source), labels, label, ids)
+    reader = csv.CsvReader(Path(os.path.expanduser(source)), labels, label, ids)
     try:
         target.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:

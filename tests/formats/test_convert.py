@@ -30,6 +30,15 @@ def test_what_is_converted_is_what_is_loaded(tmp_path, monkeypatch, label, kind)
         data.convert(path, tmp_path / "rows")
 
 
+def test_the_home_folder_is_meant_by_a_tilde_as_it_is_of_load(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "rows.csv").write_text("1,2,0\n3,4,1\n")
+    assert data.convert("~/rows.csv", "~/rows") == str(tmp_path / "rows")
+    assert data.load("~/rows").y.tolist() == data.load("~/rows.csv").y.tolist() == [0, 1]
+    (tmp_path / "a.txt").write_text("hello world")
+    assert data.text("~/a.txt").name == "a.txt"
+
+
 def test_a_wrong_line_leaves_nothing(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("1,2,0\n1,x,0\n")
