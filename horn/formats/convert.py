@@ -31,7 +31,8 @@ def convert(
     mapped files, with the numbers and names that it would read from the .csv file.
 
     labels, label, ids : as for ``load``; ids are not kept. dtype : of x; "float32" takes half the
-    room, 4 bytes a number, and rounds to 7 digits. Needs memory for the labels and 1,024 lines.
+    room, 4 bytes a number up to 3.4e38, and rounds to 7 digits. Needs memory for the labels and
+    1,024 lines.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def convert(
             of_x = new(target / "x.npy")
             of_x.write(bytes(HEADER_BYTES))
             for chunk in reader:
-                of_x.write(chunk.x.astype(dtype, order="C").data)
+                of_x.write(_as_dtype(chunk, reader, dtype).data)
                 n, n_features = n + len(chunk.x), chunk.x.shape[1]
                 if chunk.labels is not None:
                     ys.append(chunk.labels)
@@ -82,6 +83,20 @@ def convert(
             raise
         raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
     return str(target)
+
+
+def _as_dtype(chunk: csv.Chunk, reader: csv.CsvReader, dtype: str) -> np.ndarray:
+    """The numbers of some lines, C-contiguous. Raises DataError: one is too large for the type."""
+    with np.errstate(over="ignore"):  # it is found out here
+        found = chunk.x.astype(dtype, order="C")
+    if dtype != "float64" and (lost := np.isinf(found) & np.isfinite(chunk.x)).any():
+        row, column = map(int, np.argwhere(lost)[0])
+        raise DataError(
+            f"{reader.path}, line {chunk.lines[row][0]}: column "
+            f"{reader.columns.features[column] + 1} is {chunk.x[row, column]:g}, which is infinity "
+            f'in {dtype}; leave dtype out ("float64"), or divide the column'
+        )
+    return found
 
 
 def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:

@@ -56,6 +56,16 @@ def test_a_wrong_line_leaves_nothing(tmp_path):
         data.convert(path, tmp_path / "rows", dtype="int8")
 
 
+def test_a_number_too_large_for_the_type_is_refused_with_its_line(tmp_path):
+    """It was infinity in the file, which was written all the same."""
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,label\nname,1.0,x\nother,1e300,y\n")
+    with pytest.raises(DataError, match=r"rows.csv, line 3: column 2 is 1e\+300, which is infinit"):
+        data.convert(path, tmp_path / "rows", dtype="float32")
+    assert not (tmp_path / "rows").exists()
+    assert data.load(data.convert(path, tmp_path / "rows")).x[1] == 1e300
+
+
 def test_digits_are_kept_unless_half_the_room_is_asked_for(tmp_path):
     """Times in seconds were 128 seconds apart or the same."""
     path, times = tmp_path / "rows.csv", [[1.7e9], [1.7e9 + 3], [0.1]]
