@@ -114,11 +114,8 @@ def resolve(given: Any, network: Network, where: str) -> tuple[Metric, ...]:
         raise ModelError(
             f"{where}: there is no output {wrong[0]!r}; the network has {', '.join(known)}"
         )
-    if not network.has_several:
-        return metrics.resolve(given[known[0]], where)
-    return tuple(
-        metric.of(name) for name in given for metric in metrics.resolve(given[name], where)
-    )
+    found = [(name, metric) for name in given for metric in metrics.resolve(given[name], where)]
+    return tuple(metric.of(name) if network.has_several else metric for name, metric in found)
 
 
 def loss_column(layer: Layer) -> str:

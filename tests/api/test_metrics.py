@@ -265,6 +265,13 @@ def test_metrics_are_columns_of_the_history_and_of_the_last_word(alone: horn.Run
     assert f"  val_f1 {alone.history[0]['val_f1']:#.4g}  " in stream.getvalue()
 
 
+def test_metrics_of_no_output_are_none() -> None:
+    data = samples("label")
+    model = horn.train(horn.Job(NETWORKS["label"], data, epochs=1, metrics={})).model
+    assert model.metrics == ()
+    assert model.evaluate(*data, metrics={}) == model.evaluate(*data)
+
+
 def test_the_last_word_has_them_of_training_and_of_test_data_too() -> None:
     run = horn.train(job(validation=None, metrics="f1"))
     assert "val_f1" not in run.history.columns
