@@ -295,18 +295,20 @@ class CsvReader:
         if is_whole:
             wanted = list(range(n_columns))
         rows: list[list[str]] = []
-        if not is_whole:
+        has_quotes = any('"' in text for text in texts)
+        if not is_whole or has_quotes:
             rows = list(csv.reader(texts, delimiter=separator, skipinitialspace=True))
             if len(rows) != len(chunk) or any(len(row) != n_columns for row in rows):
                 raise self._trouble(chunk, separator, n_columns, first_line, "read unevenly")
+        if has_quotes:  # one parser reads them, by which the roles of the columns were found, too
+            texts = [separator.join([row[k] for k in wanted]) for row in rows]
         try:
             numbers = np.loadtxt(
                 texts,
                 dtype=np.float64,
                 delimiter=separator,
                 comments=None,
-                quotechar='"',
-                usecols=None if is_whole else wanted,
+                usecols=None if is_whole or has_quotes else wanted,
                 ndmin=2,
             )
             problem = "" if numbers.shape == (len(chunk), len(wanted)) else f"{numbers.shape}"

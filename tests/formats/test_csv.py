@@ -51,6 +51,21 @@ def test_the_last_column_is_the_label(tmp_path, text):
     assert dataset.y.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        '1.5, "2",0\n"3" , "4" ,1\n',
+        'a,b,t\n1.5, "2","0"\n3,4, "1"\n',
+        'id;a;b;t\nx; "1.5"; "2";0\n"y; z";3;4;1\n',
+    ],
+)
+def test_spaces_may_stand_before_a_quotation_mark(tmp_path, rows):
+    """A header was read so, and the lines below were not."""
+    dataset = load(str(write(tmp_path, rows)))
+    np.testing.assert_array_equal(dataset.x, [[1.5, 2], [3, 4]])
+    assert dataset.y.tolist() == [0, 1]
+
+
 def test_the_separator_is_the_one_of_most_lines(tmp_path):
     rows = "a\tb, c\tkind\n1.5\t2\tred, dark\n3\t4\tblue, dark\n"
     dataset = load(str(write(tmp_path, rows)))
