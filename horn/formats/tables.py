@@ -181,7 +181,7 @@ def of_column(y: Any, what: str) -> Any:
     if _is_numeric(dtype) and not isinstance(dtype, np.dtype):  # Int64, Float64, boolean
         if y.isna().any():
             return np.asarray(y, object)
-        kind = {"b": bool, "i": np.int64, "u": np.int64, "f": np.float64}[dtype.kind]
+        kind = {"b": bool, "i": np.int64, "u": np.uint64, "f": np.float64}[dtype.kind]
         return y.to_numpy(dtype=kind)
     return np.asarray(y) if isinstance(dtype, np.dtype) else np.asarray(y, object)
 

@@ -96,6 +96,15 @@ def test_objects_that_are_all_numbers_are_taken():
         as_dataset(frame.astype({"b": "category"}))
 
 
+@pytest.mark.parametrize("kind", ["uint64", "UInt64"])
+def test_labels_above_those_of_an_integer_are_refused(kind: str) -> None:
+    """18446744073709551615 was -1, in the type of pandas that may have gaps."""
+    large = pandas.Series([2**64 - 1, 1], dtype=kind)
+    with pytest.raises(DataError, match="label 18446744073709551615 in row 0 is above"):
+        as_dataset((np.zeros((2, 1)), large))
+    assert as_dataset((np.zeros((2, 1)), pandas.Series([3, 1], dtype=kind))).y.dtype == np.int64
+
+
 def test_missing_values_are_named_by_column():
     whole = pandas.Series([1, 2, None], dtype="Int64")
     frame = table(a=[1.0, np.nan, np.nan], b=[1, 2, 3], c=whole)
