@@ -445,6 +445,11 @@ class Model:
         check_fit(self.network, data, self.target)
         return data
 
+    def _judged(self, x: Any, y: Any, where: str) -> tuple[Dataset, Array]:
+        """The data of ``_measurable``, and the outputs by which ``evaluate`` judges them."""
+        data = self._measurable(x, y, where)
+        return data, self._engines.judged(data)
+
     def summary(self) -> str:
         """A table of the layers: neuron class, units, parameters, how they run. For a network with
         windows, also the part of the input that a neuron sees, and the multiplications and

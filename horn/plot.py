@@ -157,10 +157,10 @@ def confusion(model: Any, data: Any, y: Any = None, *, path: Path | None = None)
     )
     if answers(model.network, model.target, np.empty(0, int)) is None:
         raise ModelError(needed)
-    found = model._measurable(data, y, "horn.plot.confusion")
+    found, outputs = model._judged(data, y, "horn.plot.confusion")
     if not found.has_labels or checked_answers(model.network, found, model.target) is None:
         raise ModelError(needed)
-    outputs, y = by_step(model._engines.judged(found), np.asarray(found.y), found.lengths)
+    outputs, y = by_step(outputs, np.asarray(found.y), found.lengths)
     taken = outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(int)
     n = max(outputs.shape[1], 2)
     counts = np.zeros((n, n), np.int64)

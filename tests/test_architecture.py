@@ -133,7 +133,7 @@ def test_no_file_imports_itself_by_a_detour():
 
 
 # Of objects that users hold (Model, Network, Message); the last is Python's.
-HELD = {"_inputs", "_add", "_identity", "_no_push", "_weights", "_replace"}
+HELD = {"_judged", "_add", "_identity", "_no_push", "_weights", "_replace"}
 
 
 def test_private_names_stay_in_their_package():
