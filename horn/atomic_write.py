@@ -48,8 +48,7 @@ def atomic_write(
             _sync(part)
         os.replace(part, target)
         if is_synced:
-            with suppress(PermissionError):  # a folder that may be written to, and not read
-                _sync(target.parent)
+            sync_folder(target.parent)
     except OSError as error:
         if error.filename == str(part):  # of which the caller knows nothing
             error.filename, error.filename2 = str(target), None
@@ -59,7 +58,19 @@ def atomic_write(
             part.unlink()
 
 
-def _sync(path: Path) -> None:
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Write a folder's entries to the disk; a link to it is followed. One that may be written to,
+    and not read, cannot be asked for that, and is left to the system.
+
+    Raises
+    ------
+    OSError : from the file system.
+    """
+    with suppress(PermissionError):
+        _sync(path)
+
+
+def _sync(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from horn import atomic_write
 from horn.errors import CheckpointError, Conflict
 
 logger = logging.getLogger(__name__)
@@ -156,15 +157,9 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Write a folder's entries to the disk. A link is followed: users put one in the place of the
-    folder with all checkpoints.
-    """
+    """Write a folder's entries to the disk. Raises CheckpointError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        atomic_write.sync_folder(path)  # follows a link, which users put in the folder's place
     except OSError as error:
         raise failed(path, "cannot be written", error) from error
 

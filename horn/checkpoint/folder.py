@@ -234,7 +234,13 @@ class Checkpoints:
             raise
 
     def _remove_old(self) -> None:
-        for found in sorted(self._complete(), reverse=True)[self.keep :]:
+        """Remove all but the newest ``keep``; only a warning says what could not be removed."""
+        try:
+            old = sorted(self._complete(), reverse=True)[self.keep :]
+        except CheckpointError as error:
+            logger.warning("left behind: %s", error)
+            return
+        for found in old:
             try:
                 self._remove(found.path)
             except CheckpointError as error:

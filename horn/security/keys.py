@@ -20,6 +20,7 @@ from typing import Annotated, NoReturn
 
 import msgspec
 
+from horn.atomic_write import sync_folder
 from horn.errors import JobError, NotFound
 
 KEY_BYTES = 32
@@ -178,10 +179,10 @@ def generate(path: str | os.PathLike[str]) -> Key:
             file.write(f"{PREFIX}{base64.b64encode(secret).decode()}\n".encode())
             file.flush()
             os.fsync(fd)
+        sync_folder(os.path.dirname(os.path.abspath(name)))
     except OSError as error:
         os.unlink(name)
         raise JobError(f"{name} cannot be written: {error.strerror}") from None
-    _sync_folder(name)
     return Key(secret)
 
 
@@ -249,11 +250,3 @@ def _decoded(text: str) -> bytes | None:
     except (ValueError, binascii.Error):
         return None
     return found if len(found) == KEY_BYTES else None
-
-
-def _sync_folder(path: str) -> None:
-    fd = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from horn import atomic_write
 from horn.checkpoint import ArrayPiece, Checkpoints, write_part
 from horn.checkpoint import disk as disk_module
 from horn.checkpoint.places import axis, cross, intersection
@@ -320,6 +321,9 @@ def test_commit_refuses_a_part_that_is_not_as_written(tmp_path, rng):
     assert list(tmp_path.iterdir()) == []
 
 
+OF_FILES = (disk_module, atomic_write)  # modules by which a checkpoint comes to the disk
+
+
 class Refusing:
     """``os``, but the n-th call of one function fails with an errno."""
 
@@ -347,13 +351,15 @@ def test_a_step_that_the_disk_refuses_voids_the_attempt(tmp_path, monkeypatch, f
         n = 1
         while True:
             refusing = Refusing(function, n, number)
-            patch.setattr(disk_module, "os", refusing)
+            for module in OF_FILES:
+                patch.setattr(module, "os", refusing)
             try:
                 save(tmp_path, 20)
             except CheckpointError as error:
                 assert str(tmp_path) in str(error) and errno.errorcode[number] in str(error)
                 assert (error.errno, error.exit_code) == (number, 1)
-                patch.setattr(disk_module, "os", os)
+                for module in OF_FILES:
+                    patch.setattr(module, "os", os)
                 Checkpoints(tmp_path).sweep()  # a part's task dies, nobody discards
                 assert [p.name for p in tmp_path.iterdir()] == ["ckpt-000000010-0000"]
                 n += 1
@@ -365,11 +371,32 @@ def test_a_step_that_the_disk_refuses_voids_the_attempt(tmp_path, monkeypatch, f
 
 def test_the_next_attempt_follows_a_failed_one_in_the_same_folder(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(disk_module, "os", Refusing("fsync", 3, errno.EIO))  # rank 1's
+        refusing = Refusing("fsync", 3, errno.EIO)  # rank 1's
+        for module in OF_FILES:
+            patch.setattr(module, "os", refusing)
         with pytest.raises(CheckpointError, match=r"rank-1.safetensors: cannot be written .*EIO"):
             save(tmp_path, 10)
     save(tmp_path, 10)
     assert Checkpoints(tmp_path).latest().iteration == 10
+
+
+def test_a_checkpoint_that_is_there_is_not_said_to_have_failed(tmp_path, monkeypatch, caplog):
+    """The folder could not be read when the oldest were to be removed, after the rename."""
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    temporary = checkpoints.begin(10, 0)
+    written = write_part(temporary, "rank-0", pieces(np.random.default_rng(0)), {})
+    found = Checkpoints._found
+
+    def fails_after_the_rename(self):
+        if not temporary.exists():
+            raise CheckpointError(str(tmp_path), "cannot be read", 1, errno.EIO)
+        return found(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_found", fails_after_the_rename)
+        assert checkpoints.commit(temporary, 10, {}, [written]).is_dir()
+    assert "left behind: " in caplog.text
+    assert checkpoints.latest().iteration == 10
 
 
 ends = st.integers(0, 40)
@@ -429,7 +456,7 @@ def test_any_division_is_read_by_any_other(given, dtype):
             f"rank-{k}": [ArrayPiece("state", "w", whole[cross(places)], places)]
             for k, places in enumerate(written)
         }
-        with monkeypatched(disk_module, "os", Unsynced()):
+        with unsynced():
             save(folder, 1, parts)
         opened = Checkpoints(folder).open(1, verify=False)
         assert np.array_equal(whole_array(opened, "state", "w", shape, dtype), whole)
@@ -446,9 +473,10 @@ class Unsynced:
 
 
 @contextmanager
-def monkeypatched(*what):
+def unsynced():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*what)
+        for module in OF_FILES:
+            patch.setattr(module, "os", Unsynced())
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import errno
 import hashlib
 import hmac
 import os
@@ -18,6 +19,22 @@ from horn.security.keys import Key, generate, is_key_text
 SECRET = bytes(range(100, 132))
 KEY = Key(SECRET)
 TEXT = base64.b64encode(SECRET).decode() + "\n"
+
+
+class Refusing:
+    """``os``, but a folder cannot be written to the disk."""
+
+    def __init__(self, function, number):
+        self.function, self.number = function, number
+
+    def __getattr__(self, name):
+        if name != self.function:
+            return getattr(os, name)
+
+        def call(*args):
+            raise OSError(self.number, os.strerror(self.number))
+
+        return call
 
 
 @pytest.fixture
@@ -56,6 +73,18 @@ def test_a_key_is_never_overwritten(tmp_path):
     assert (tmp_path / "key").read_bytes() == before and not (tmp_path / "elsewhere").exists()
     with pytest.raises(JobError, match="cannot be written: No such file or directory"):
         generate(tmp_path / "no" / "key")
+
+
+def test_what_a_folder_says_of_a_new_key_leaves_it_whole_or_not_there(tmp_path, monkeypatch):
+    """It was a bare PermissionError, and the key file stayed."""
+    with monkeypatch.context() as patch:  # a folder that may be written to, and not read
+        patch.setattr("horn.atomic_write.os", Refusing("open", errno.EACCES))
+        made = generate(tmp_path / "key")
+    assert Key.from_file(tmp_path / "key") == made
+    monkeypatch.setattr("horn.atomic_write.os", Refusing("fsync", errno.EIO))
+    with pytest.raises(JobError, match="other cannot be written: Input/output error"):
+        generate(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize(

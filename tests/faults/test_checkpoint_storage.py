@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from horn import atomic_write
 from horn.checkpoint import Checkpoints, disk
 from horn.errors import CheckpointError
 from tests.faults.checkpointing import N_COLUMNS, N_ROWS, check, newest, save
@@ -76,7 +77,8 @@ def recorded(folder, prepare, keep, monkeypatch, forgotten=lambda path: False):
     old = prepare(folder)
     start, recorder = scan(folder), Recorder(forgotten)
     with monkeypatch.context() as patch:
-        patch.setattr(disk, "os", recorder)
+        for module in (disk, atomic_write):
+            patch.setattr(module, "os", recorder)
         patch.setattr(disk, "CHUNK_BYTES", 1024)  # so that a file takes several writes
         save(folder, 20, keep=keep)
     return old, start, recorder.steps
