@@ -17,6 +17,7 @@ from horn.data import Dataset, arrays, in_steps
 from horn.data.classes import Classes, as_array
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
+from horn.mistakes import shown
 from horn.model_engines import ModelEngines
 from horn.model_inputs import ModelInputs, lengths_of
 from horn.network import Network
@@ -151,6 +152,11 @@ class ModelAnswers:
         if isinstance(outputs, Mapping):
             known = {output.name: output for output in self.network.outputs}
             return {name: self.labels_of_one(known[name], a) for name, a in outputs.items()}
+        if not getattr(outputs, "shape", ()):
+            raise ModelError(
+                "labels_of takes what predict returns, an array (..., n_outputs) or a list of such "
+                f"arrays; of lists of numbers numpy.asarray makes one; got {shown(outputs)}"
+            )
         found = self._classes_of(outputs)
         return found if self.classes is None else as_array(self.only_classes)[found]
 

@@ -27,7 +27,7 @@ from horn.answers import answers, by_step, checked_answers
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
 from horn.data.classes import as_array
 from horn.errors import ModelError
-from horn.mistakes import of_module
+from horn.mistakes import of_module, shown
 from horn.own_lines import shell
 
 MOST = 64  # the most neurons of a layer in a picture
@@ -387,6 +387,8 @@ def _check(name: str, path: Path | None) -> None:
         raise ModelError(f"horn.plot.{name} needs matplotlib; pip install 'horn-bsp[plot]'")
     if path is None:
         return
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelError(f"horn.plot.{name}: path is that of a picture, got {shown(path)}")
     from matplotlib.backend_bases import FigureCanvasBase  # an extra
 
     suffix, known = os.path.splitext(path)[1][1:], FigureCanvasBase.get_supported_filetypes()

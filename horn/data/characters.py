@@ -30,7 +30,7 @@ def text(
     """Pieces of a text, ``steps`` characters each, with the next character at each step. Without
     ``steps`` the whole text as one sequence, for ``Job(stateful=True)``.
 
-    source : the path of a UTF-8 file, read as by ``open(path)``: lines end with \n (a byte order
+    source : the path of a UTF-8 file, read as by ``open(path)``: lines end with \\n (a byte order
     mark is left out, too); or an object open for reading text. level : the unit of a
     step; "char" is a character. alphabet : the characters, as ``data.classes`` of the training
     text or ``model.classes``; by default those that occur, sorted. stride : from the beginning of

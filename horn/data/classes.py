@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,7 @@ def _is_missing(label: Any) -> bool:
         label is None
         or type(label).__name__ in ("NAType", "NaTType")
         or (isinstance(label, float) and label != label)
+        or (isinstance(label, Decimal) and label.is_nan())
     )
 
 

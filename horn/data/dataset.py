@@ -275,8 +275,11 @@ class Dataset:
                 f"{self.name}: split({fraction}) of {n:,} samples leaves one part empty; "
                 f"give a fraction between 0 and 1, such as 0.1"
             )
-        if not 0 <= seed < 2**64:
-            raise DataError(f"{self.name}: split with seed {seed}: it is from 0, below 2**64")
+        if not is_whole(seed, 0) or seed >= 2**64:
+            raise DataError(
+                f"{self.name}: split with seed {shown(seed)}: it is a whole number from 0, below "
+                "2**64"
+            )
         rows = order.permutation(n, seed, 0)
         return self._of(np.sort(rows[n_second:])), self._of(np.sort(rows[:n_second]))
 

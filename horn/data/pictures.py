@@ -40,6 +40,10 @@ def images(
     ``size`` is none.
     """
     scaled = None if size is None else _pair(size)
+    if not isinstance(folder, (str, os.PathLike)):
+        raise DataError(
+            f"images takes the path of a folder of pictures, or of one; got {shown(folder)}"
+        )
     where = Path(os.path.expanduser(folder))
     if not where.exists():
         raise NotFound(f"{where}: no such folder or file; check the name")

@@ -19,6 +19,7 @@ from horn.atomic_write import atomic_write
 from horn.connections.windows import Sizes, Span
 from horn.errors import CompileError, ModelError
 from horn.export.program import Array, Translation
+from horn.mistakes import shown
 from horn.modelfile import check_writable
 from horn.network import Network
 
@@ -399,6 +400,8 @@ def export(
     ModelError : the place is no .onnx, or cannot be written; onnx is not installed, an output is
     named "x", or the file would be over 2 GB.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelError(f"export: an ONNX file has a path, as 'model.onnx'; got {shown(path)}")
     if Path(path).suffix != ".onnx":
         raise ModelError(
             f"{os.fspath(path)}: a model is exported as .onnx; name such a file. (model.to_torch() "

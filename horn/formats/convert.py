@@ -13,6 +13,7 @@ import numpy as np
 from horn.atomic_write import atomic_write
 from horn.errors import DataError
 from horn.formats import csv, npy
+from horn.mistakes import shown
 
 HEADER_BYTES = 192  # room for any shape; .npy needs a multiple of 64
 
@@ -40,6 +41,9 @@ def convert(
     """
     if dtype not in ("float32", "float64"):
         raise DataError(f'convert: dtype is "float32" or "float64", got {dtype!r}')
+    for what, path in (("a .csv file", source), ("a folder", folder)):
+        if not isinstance(path, (str, os.PathLike)):
+            raise DataError(f"convert takes the path of {what}, got {shown(path)}")
     target = Path(os.path.expanduser(folder))
     for file_name in ("x.npy", "y.npy", npy.names_file(target / "x.npy").name):
         if (target / file_name).exists():  # one that is not written now would be read with it

@@ -7,6 +7,7 @@ import pickle
 import re
 import traceback
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,34 @@ import pytest
 
 import horn
 from horn import mistakes, own_lines
-from horn.errors import DataError, NotFound
+from horn.errors import DataError, HornError, NotFound
 from horn.mistakes import NoSuchArgument
 
 X, Y = np.arange(12.0).reshape(6, 2) / 12, np.array([0, 1] * 3)
+
+
+def labelled() -> horn.Model:
+    net = horn.Network(seed=1)
+    net.input(2)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return horn.train(horn.Job(net, (X, Y), epochs=1), progress=False).model
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: horn.data.as_dataset((X, Y)).split(0.5, None), "seed None: it is a whole number"),
+    (lambda: horn.data.as_dataset((X, Y)).split(0.5, 1.5), "seed 1.5: it is a whole number"),
+    (lambda: horn.data.as_dataset((X, np.array([Decimal(k) for k in "012345"[:5]]
+                                               + [Decimal("NaN")]))), "y has no label in row 5"),
+    (lambda: horn.data.images(None), "images takes the path of a folder .* got None"),
+    (lambda: horn.data.convert(None, "z"), "convert takes the path of a .csv file, got None"),
+    (lambda: horn.data.convert("a.csv", None), "convert takes the path of a folder, got None"),
+    (lambda: labelled().labels_of([[0.1, 0.9]]), "numpy.asarray makes one; got 0.1"),
+    (lambda: labelled().export(None), "an ONNX file has a path, as 'model.onnx'; got None"),
+    (lambda: horn.plot.weights(labelled(), path=3), "weights: path is that of a picture, got 3"),
+])  # fmt: skip
+def test_what_is_no_path_no_seed_and_no_label_is_said(call: Any, said: str) -> None:
+    with pytest.raises(HornError, match=said):
+        call()
 
 
 def test_what_follows_the_learning_rate_is_what_it_is_elsewhere() -> None:

@@ -220,6 +220,6 @@ def test_a_seed_of_more_than_64_bits_is_refused():
     digits = data.digits("test").take(20)
     for seed in (-1, 2**64):
         with pytest.raises(
-            DataError, match=rf"split with seed {seed}: it is from 0, below 2\*\*64"
+            DataError, match=rf"split with seed {seed}: it is a whole number from 0, below 2\*\*64"
         ):
             digits.split(0.5, seed)
