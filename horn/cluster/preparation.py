@@ -108,7 +108,8 @@ class JobPreparer:
                         "get", PackageRequest(digest), PackageKnown,
                         max_bytes=2**27, timeout_s=FETCH_S,
                     )  # fmt: skip
-                    self.store.put(digest, *package.split(portions, got.n_manifest))
+                    put = package.split(portions, got.n_manifest)
+                    self.store.put(digest, *put, shares=False)  # a job needs it here alone
                     return
             except HornError as error:
                 reasons.append(f"{name}: {error}")

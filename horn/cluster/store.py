@@ -116,12 +116,20 @@ class HostStore:
                 return True
         return False
 
-    def put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
-        """Store a package, unless it is here already, and share it. Raises BadPackage.
-        ClusterError: one of both folders cannot be written.
+    def put(
+        self,
+        digest: str,
+        packed: bytes,
+        portions: Iterator[bytes | memoryview],
+        *,
+        shares: bool = True,
+    ) -> None:
+        """Store a package, unless it is here already, and share it unless ``shares`` is False.
+        Raises BadPackage. ClusterError: one of both folders cannot be written.
         """
         self._put(digest, packed, portions)
-        self.share(digest)
+        if shares:
+            self.share(digest)
 
     def _put(self, digest: str, packed: bytes, portions: Iterator[bytes | memoryview]) -> None:
         folder = self._package(digest)
