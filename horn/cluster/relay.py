@@ -25,6 +25,7 @@ from horn.training.progress import Progress, line
 logger = logging.getLogger(__name__)
 
 STEP_S = 0.25  # between two reports of progress
+LAST_S = 2.0  # for the output of tasks that have ended to be read
 # Of a note, and of callbacks' columns, at most, in them: a node of ZooKeeper has them all.
 NOTE_CHARACTERS, OWN_CHARACTERS = 1000, 20_000
 
@@ -179,27 +180,43 @@ class OutputRelay:
             self._logs[ours] = LogFile(folder / f"{name}.log", limit)
         for end in itertools.chain(*waiting):
             os.close(end)
+        self._over = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="horn-logs", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         poll = select.poll()
+        poll.register(self._over, select.POLLIN)
         for fd in self._logs:
             poll.register(fd, select.POLLIN)
         left = set(self._logs)
-        while left:
+        is_over = False
+        while left and not is_over:
             for fd, _ in poll.poll():
+                if fd == self._over:
+                    is_over = True
+                    continue
                 data = os.read(fd, 65536)
                 self._logs[fd].write(data)
                 if not data:
                     poll.unregister(fd)
-                    os.close(fd)
-                    self._logs[fd].close()
+                    self._close(fd)
                     left.discard(fd)
+        for fd in left:
+            self._close(fd)
+
+    def _close(self, fd: int) -> None:
+        os.close(fd)
+        self._logs[fd].close()  # writes the end of a long log
 
     def wait(self) -> None:
-        """Wait until the output of the tasks, which have all ended, is written."""
+        """Wait until the output of the tasks, which have all ended, is written. What processes that
+        outlive a task print after ``LAST_S`` is lost.
+        """
         for fd in self.outputs.values():
             os.close(fd)
         self.outputs = {}
-        self._thread.join(2.0)
+        self._thread.join(LAST_S)
+        os.eventfd_write(self._over, 1)
+        self._thread.join()
+        os.close(self._over)

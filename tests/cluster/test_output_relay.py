@@ -7,6 +7,7 @@ import types
 
 import pytest
 
+from horn.cluster import relay as relay_file
 from horn.cluster.relay import OutputRelay, StandbyProcess
 from horn.executor import task_pool
 from horn.executor.task_pool import TaskPool
@@ -48,4 +49,16 @@ def test_a_task_that_is_started_again_prints_to_its_log(n_standby, tmp_path, mon
     assert (tmp_path / "task-4.log").read_text() == f"{first[0]}, child 1\n"
     again = f"task 5, child {n + 1}\n"
     assert (tmp_path / "task-5.log").read_text() == f"{first[1]}, child 2\n{again}"
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_the_end_of_a_long_log_is_there_while_a_process_of_the_tasks_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(relay_file, "LAST_S", 0.0)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    relay = OutputRelay(tmp_path, {0: "task-0", 1: "task-1"}, 1000, ())
+    child = os.dup(relay.outputs[0])  # of a process that a task started
+    os.write(relay.outputs[0], b"x" * 2000 + b"\nTraceback: the reason\n")
+    relay.wait()
+    os.close(child)
+    assert (tmp_path / "task-0.log").read_bytes().endswith(b"\nTraceback: the reason\n")
     assert len(os.listdir("/proc/self/fd")) == descriptors
