@@ -479,7 +479,8 @@ class Agent:
             else:
                 runner.reap()
                 self._warm = None
-                logger.error("the warm job runner ended: %s", runner.unlogged[-2000:].decode())
+                said = runner.unlogged[-2000:].decode(errors="replace")  # cut in a letter, perhaps
+                logger.error("the warm job runner ended: %s", said)
         elif runner.is_open:
             if run is None:
                 runner.is_open = runner.line.read() is not None  # it is warm now

@@ -301,6 +301,16 @@ def test_what_waits_for_a_job_is_as_much_as_there_are_free_slots():
     assert words == [1, AddStandby(2)]
 
 
+def test_the_last_words_of_a_warm_job_runner_may_begin_within_a_letter():
+    agent = Agent.__new__(Agent)
+    runner: Any = SimpleNamespace(
+        pidfd=7, output=None, unlogged="é".encode() * 1500 + b"x", reap=lambda: (1, {})
+    )
+    agent._warm = runner
+    agent._hear(7, None, runner)
+    assert agent._warm is None
+
+
 def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
     """A job that forks, as multiprocessing does, leaves a process with all that it had open."""
     run = JobRun("one", HostOrder(1, RUN, {}), member=1)
