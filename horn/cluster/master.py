@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from horn import defaults
-from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, grown
+from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, differs, grown
 from horn.coordination.jobs import ENDED, JobState
 
 RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
@@ -244,7 +244,10 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
     groups = (*(record.groups or range(need.n_groups)), *record.leaving)
     wanted = need.of(len(groups))
     there = seeing(record.kept, snapshot.hosts)
-    near = {name: host for name, host in there.items() if record.blamed.get(name, 0) < AGAIN}
+    near = {
+        name: host for name, host in there.items()
+        if record.blamed.get(name, 0) < AGAIN and not differs(wanted, host)
+    }  # fmt: skip
     is_near = sum(host.slots for host in near.values()) >= wanted.n_slots
     hosts = near if is_near else snapshot.hosts
     found = allocate(wanted, hosts, record.hosts, record.blamed, record.parted)
@@ -254,7 +257,7 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
             found = Unschedulable(found.reason + where)
         return _waits(snapshot.record, found)
     if record.kept and not found.keys() <= there.keys():
-        record = _changed(record, trouble=_anew(record, snapshot.hosts))
+        record = _changed(record, trouble=_anew(record, need, snapshot.hosts))
     found = {name: need.ranks(ranks, groups) for name, ranks in found.items()}
     allocations = {
         name: Allocation(host.member, host.address, ranks, host.shared)
@@ -268,13 +271,15 @@ def _place(snapshot: JobSnapshot) -> Decision | None:
     return Decision(record, _orders(record), JobState.RUNNING)
 
 
-def _anew(record: JobRecord, hosts: Mapping[str, Host]) -> str:
+def _anew(record: JobRecord, need: ResourceRequest, hosts: Mapping[str, Host]) -> str:
     """The trouble of a job that begins elsewhere than where its checkpoint is."""
     where = sorted(record.kept.keys() - hosts.keys()) or sorted(record.kept)
     if not hosts.keys() & set(where):
         why = "which is down or cut off"
     elif any(record.blamed.get(name, 0) >= AGAIN for name in where):
         why = "where it failed again and again"
+    elif any(differs(need, hosts[name]) for name in where):
+        why = "which has another version of horn or Python than the job"
     else:
         why = "which has too few slots now"
     text = (

@@ -90,7 +90,7 @@ def allocate(
     """Allocate ranks by host, or say why they wait. prefer : hosts of the last attempt. blamed :
     failures by host. parted : pairs of hosts that lost each other.
     """
-    fitting = {name: host for name, host in hosts.items() if not _differs(need, host)}
+    fitting = {name: host for name, host in hosts.items() if not differs(need, host)}
     there = {name: host for name, host in fitting.items() if host.free > 0}
     for names in _choices(list(there), blamed or {}, parted):
         if sum(there[name].free for name in names) >= need.n_slots:
@@ -191,7 +191,7 @@ def _divide(
         free[best] -= len(here)
 
 
-def _differs(need: ResourceRequest, host: Host) -> str:
+def differs(need: ResourceRequest, host: Host) -> str:
     """A sentence if a host's versions differ from the job's, else ""."""
     if (need.horn and host.horn != need.horn) or (need.python and host.python != need.python):
         return f"{host.name} has Python {host.python} and horn {host.horn}"
@@ -214,7 +214,7 @@ def _short(need: ResourceRequest, hosts: Mapping[str, Host], fitting: Mapping[st
     else:
         verb = "is" if free == 1 else "are"
         text += f"{free} {verb} free on {_count(len(fitting), 'host')}"
-    others = [told for host in hosts.values() if (told := _differs(need, host))]
+    others = [told for host in hosts.values() if (told := differs(need, host))]
     if others:
         text += (
             f". Not used: {'; '.join(sorted(others))}; this job was submitted with Python "
@@ -232,7 +232,7 @@ def scattered(need: ResourceRequest, hosts: Mapping[str, Host]) -> str:
         return ""
     slots = dict[str, int]()
     for name, host in hosts.items():
-        if not _differs(need, host):
+        if not differs(need, host):
             place = host.shared or f" {name}"  # no id has a space
             slots[place] = slots.get(place, 0) + host.slots
     if not max(slots.values(), default=0) < need.n_slots <= sum(slots.values()):

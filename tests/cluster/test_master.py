@@ -540,6 +540,14 @@ def test_after_a_failure_it_goes_first_where_its_checkpoint_is_and_says_if_it_be
     twice = placed(failing(placed(once), "a", HostFailure("task 0 was killed")))
     assert set(twice.record.allocations) == {"b"}
     assert "is on worker a, where it failed again and again" in twice.record.trouble
+    # a worker of another version never fits: it is not waited for
+    other = {name: replace(host, horn="1") for name, host in once.hosts.items()}
+    other["a"] = replace(other["a"], horn="2")
+    elsewhere = placed(replace(once, hosts=other, need=ResourceRequest(1, 1, horn="1"))).record
+    assert set(elsewhere.allocations) == {"b"}
+    assert elsewhere.trouble.endswith(
+        "is on worker a, which has another version of horn or Python than the job"
+    )
     # there it makes one of the same iteration: from then on that is its own
     snapshot = saying(twice, b=HostReport(RUNNING, checkpoint=10))
     assert after(snapshot, decide(snapshot)).record.kept == {"b": ""}
