@@ -74,17 +74,27 @@ def _one_after_another(
     def is_in_place(k: int) -> bool:
         return in_place and is_pointwise(statements[k])
 
+    @cache
+    def written(k: int) -> frozenset[str]:
+        return frozenset(writes(statements[k]))
+
     found: dict[str, str] = {}
+    held: dict[str, str] = {}  # by buffer with memory of its own, whose values are there
     hosts: dict[tuple[str, ...], list[str]] = {}  # by axes, the buffers with memory of their own
     for name, here in first.items():
         until = here + (is_in_place(here) and name not in reads(statements[here]))
         alike = hosts.setdefault(axes[name], [])
-        free = (host for host in alike if last[host] < until)
+        # Two that one pass writes are apart, also where one of them is never read.
+        free = (
+            host for host in alike
+            if last[host] < here or (last[host] < until and held[host] not in written(here))
+        )  # fmt: skip
         host = max(free, key=last.__getitem__, default=None)
         if host is None:
             alike.append(name)
         else:  # the memory that was touched last
             found[name], last[host] = host, last[name]
+        held[host or name] = name
     return found
 
 

@@ -3,11 +3,23 @@
 import pytest
 
 import horn
+from horn import ir
 from horn.compiler import lower
 from horn.partition.placement import Placement
 from horn.partition.rewrite import partition
-from horn.program import AllSteps, Collect, Loop, Post, Repeat, every, reads, writes
-from horn.scheduling.lifetimes import rooms
+from horn.program import (
+    AllSteps,
+    Collect,
+    Frame,
+    Loop,
+    Output,
+    Post,
+    Repeat,
+    every,
+    reads,
+    writes,
+)
+from horn.scheduling.lifetimes import _one_after_another, rooms
 from tests.parity.recurrent import GRU, LSTM
 
 
@@ -122,3 +134,13 @@ def test_each_halving_reads_the_last_bounds_alone():
     found = lower.training_program(net, horn.SGD(0.1), "label")
     loops = [s for s in found.statements if isinstance(s, Loop)]
     assert max(len(set(reads(s))) for s in loops) < 9
+
+
+def test_what_one_pass_writes_has_two_places_where_one_of_both_is_never_read():
+    def one_pass(source, *outs):
+        node = ir.load(source, "bo") * 2.0
+        return Loop(Frame(1), tuple(Output(out, node) for out in outs))
+
+    passes = [one_pass("x", "a"), one_pass("a", "unread", "b"), one_pass("b", "c")]
+    shared = _one_after_another(passes, dict.fromkeys(("a", "unread", "b", "c"), ("b", "o")), True)
+    assert shared == {"unread": "a", "c": "b"}
