@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from horn.cluster.master import (
+    RUN,
     Decision,
     HostOrder,
     HostReport,
@@ -23,6 +24,7 @@ from horn.cluster.master import (
     JobSnapshot,
     could_run,
     decide,
+    refuse,
 )
 from horn.cluster.scheduler import Host, ResourceRequest
 from horn.coordination.election import Candidate, Leadership, commit_as
@@ -57,6 +59,7 @@ class JobTerms:
         self.need, self.max_restarts = need, max_restarts
 
 
+UNKNOWN = JobTerms(ResourceRequest(0, 0), 0)  # of a job that is refused
 Read = Callable[[str, Znode], JobTerms]  # reads a job's spec; raises HornError if it may not run
 
 
@@ -259,7 +262,7 @@ class _Candidacy:
             if Jobs(self.coord).remove_unfinished(self.name):
                 logger.warning("unfinished job removed job=%s", self.name)
             return False
-        if state is None or state in ENDED or self.refused or not {"spec", "record"} <= set(nodes):
+        if state is None or state in ENDED or not {"spec", "record"} <= set(nodes):
             self._resign()
             return False
         if self.candidate is None:
@@ -270,32 +273,28 @@ class _Candidacy:
         try:
             terms = self.controller.read(self.name, nodes["spec"])
         except HornError as error:
-            self.refused = str(error)
-            logger.error("job refused job=%s reason=%s", self.name, error)
-            self._refuse(nodes, str(error))
+            if self.refused != str(error):
+                self.refused = str(error)
+                logger.error("job refused job=%s reason=%s", self.name, error)
+            snapshot, taken = self._snapshot(nodes, state, UNKNOWN)
+            found = refuse(snapshot, str(error))
+        else:
+            snapshot, taken = self._snapshot(nodes, state, terms)
+            found = decide(snapshot)
+        if found is None:
             return False
-        return self._decide(nodes, state, terms, self.candidate.leadership)
-
-    def _refuse(self, nodes: Mapping[str, Znode], reason: str) -> None:
-        """Write into the job's result that it may not run."""
-        assert self.candidate is not None
-        result = {"state": JobState.FAILED.value, "code": 3, "cause": f"refused: {reason}"}
-        state, version = JobState.FAILED.value.encode(), nodes["state"].version
-        steps: list[Step] = [
-            Put(self.paths.state(self.name), state, version),
-            Put(self.paths.result(self.name), _ENCODE(result)),
-            Delete(self.paths.active(self.name)),
-        ]
-        commit_as(self.coord, self.candidate.leadership, steps)
+        self._write(nodes, snapshot, found, taken, self.candidate.leadership)
+        return True
 
     def _resign(self) -> None:
         if self.candidate is not None:
             self.candidate.resign()
             self.candidate = None
 
-    def _decide(
-        self, nodes: Mapping[str, Znode], state: JobState, terms: JobTerms, leadership: Leadership
-    ) -> bool:
+    def _snapshot(
+        self, nodes: Mapping[str, Znode], state: JobState, terms: JobTerms
+    ) -> tuple[JobSnapshot, Mapping[str, Znode]]:
+        """The state of the job, and the nodes with the used slots of hosts."""
         at = self.paths
         record = self._record(nodes)
         hosts, taken = self.controller.hosts(self.name)
@@ -317,19 +316,25 @@ class _Candidacy:
             is_now, requested_groups(wish), wish[len(NOW) :].decode(errors="replace") * is_now,
             state is not JobState.PENDING or self.controller.is_next(self.name),
         )  # fmt: skip
-        found = decide(snapshot)
-        if found is None:
-            return False
-        steps = self._steps(nodes, found, taken, terms.need)
-        commit_as(self.coord, leadership, steps)
+        return snapshot, taken
+
+    def _write(
+        self,
+        nodes: Mapping[str, Znode],
+        snapshot: JobSnapshot,
+        found: Decision,
+        taken: Mapping[str, Znode],
+        leadership: Leadership,
+    ) -> None:
+        commit_as(self.coord, leadership, self._steps(nodes, found, taken, snapshot.need))
         self.controller.decided()
         logger.info(
             "decided job=%s attempt=%d state=%s aim=%s allocations=%s reason=%s",
-            self.name, found.record.attempt, (found.state or state).value, found.record.aim,
-            ",".join(found.record.allocations), found.record.reason or found.record.trouble,
+            self.name, found.record.attempt, (found.state or snapshot.state).value,
+            found.record.aim, ",".join(found.record.allocations),
+            found.record.reason or found.record.trouble,
         )  # fmt: skip
         self._wait_seen(found)
-        return True
 
     def _wait_seen(self, found: Decision) -> None:
         """Read the nodes that were written: the views notice later."""
@@ -378,7 +383,9 @@ class _Candidacy:
         if node is None:
             raise NotFound(f"{self.paths.orders(host)} has not been seen yet")
         before = used.pop(self.name, None)
-        if order is not None:
+        if order is not None and before is not None and order.aim != RUN:
+            used[self.name] = before  # of a refused job the need is unknown
+        elif order is not None:
             is_server = need.topology.is_server
             used[self.name] = sum(not is_server(rank) for rank in order.allocations[host].ranks)
         slots = Put(self.paths.orders(host), _ENCODE(used), node.version)

@@ -180,6 +180,18 @@ def decide(snapshot: JobSnapshot) -> Decision | None:
     return _place(snapshot)
 
 
+def refuse(snapshot: JobSnapshot, reason: str) -> Decision | None:
+    """The next decision for a job that may not run: it has FAILED, once nothing of it runs any
+    more. What it needs is not asked: it may be unknown.
+    """
+    record = snapshot.record
+    if len(ended(snapshot)) < len(record.allocations):
+        ending = _changed(record, aim=END)
+        return None if record.aim == END else Decision(ending, _orders(ending))
+    cause = HostFailure(f"refused: {reason}", code=3)
+    return _failed(record, dict.fromkeys(record.allocations), cause, cause.text)
+
+
 def ended(snapshot: JobSnapshot) -> frozenset[str]:
     """The hosts on which no process of the attempt runs any more, for sure."""
     allocations = snapshot.record.allocations

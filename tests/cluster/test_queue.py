@@ -9,13 +9,23 @@ import msgspec
 import pytest
 
 from horn.cluster.client import ClusterClient, JobStatus
-from horn.cluster.job_controller import JobController, JobTerms
-from horn.cluster.master import FAILED, FINISHED, QUEUES, HostFailure, HostReport, JobRecord
+from horn.cluster.job_controller import JobController, JobTerms, allocated
+from horn.cluster.master import (
+    END,
+    FAILED,
+    FINISHED,
+    GONE,
+    QUEUES,
+    HostFailure,
+    HostReport,
+    JobRecord,
+)
 from horn.cluster.scheduler import ResourceRequest
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import Membership
-from horn.coordination.records import Put
+from horn.coordination.records import Put, Znode
 from horn.coordination.session import Session
+from horn.errors import NotAllowed
 from tests.cluster.helpers import wait_until
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(120)]
@@ -39,7 +49,12 @@ class Cluster:
     def start_masters(self, who: str) -> None:
         coord = self.connect()
         members = Membership(coord, coord.paths.workers())
-        read = lambda job, node: JobTerms(ResourceRequest(1, int(node.data)), 5)  # noqa: E731
+
+        def read(job: str, node: Znode) -> JobTerms:
+            if not node.data.isdigit():
+                raise NotAllowed("its description is none")
+            return JobTerms(ResourceRequest(1, int(node.data)), 5)
+
         self.masters[who] = coord, members, JobController(coord, members, who, read)
 
     def end_masters(self, who: str) -> None:
@@ -116,6 +131,7 @@ def test_jobs_that_wait_begin_in_order_after_the_death_of_their_master(cluster):
     cluster.start_masters("h1")
     cluster.enter("filler", "zz", "mm", "aa")
     cluster.wait_reason("aa", QUEUES)
+    cluster.wait("filler", JobState.RUNNING)  # its first placing may have been overtaken
     cluster.end_masters("h1")
     cluster.report("filler", HostReport(FINISHED))
     cluster.start_masters("h2")
@@ -177,6 +193,25 @@ def test_a_job_that_is_stopped_or_refused_holds_up_nobody(cluster):
     cluster.wait_reason("late", QUEUES)
     cluster.client().stop("big", now=False)
     cluster.wait("late", JobState.RUNNING)
+
+
+def test_a_job_that_is_refused_while_it_runs_is_ended_first_and_leaves_its_slots(cluster):
+    coord, at = cluster.coord, cluster.at
+    cluster.start_masters("h1")
+    cluster.enter("runs", slots=3)
+    cluster.wait("runs", JobState.RUNNING)
+    coord.set(at.spec("runs"), b"of another version")
+    wait_until(lambda: cluster.record("runs").aim == END)
+    order = msgspec.json.decode(coord.get(at.order("w", "runs")).data)
+    assert order["aim"] == END and cluster.states("runs") == ["RUNNING"]
+    assert allocated("w", coord.get(at.orders("w"))) == {"runs": 3}
+    cluster.report("runs", HostReport(GONE))
+    cluster.wait("runs", JobState.FAILED)
+    result = msgspec.json.decode(coord.get(at.result("runs")).data)
+    assert result["cause"] == "refused: its description is none" and result["code"] == 3
+    assert not allocated("w", coord.get(at.orders("w"))) and not coord.get(at.order("w", "runs"))
+    cluster.enter("next", slots=4)
+    cluster.wait("next", JobState.RUNNING)
 
 
 def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cluster):
