@@ -26,7 +26,7 @@ from horn.cluster.capacity import HostCapacity, bracketed, default_folder, terms
 from horn.cluster.file_service import FileService
 from horn.cluster.job_controller import JobController
 from horn.cluster.master import GONE, LAST, RUN, STARTING, HostOrder
-from horn.cluster.preparation import JobPreparer, PackageMissing
+from horn.cluster.preparation import JobPreparer, PackageMissing, record_of
 from horn.cluster.runner_protocol import AddStandby, Assignment, StandbySize
 from horn.cluster.runners import JobRun, RunnerProcess
 from horn.cluster.store import HostStore
@@ -40,6 +40,7 @@ from horn.errors import (
     HornError,
     JobError,
     NotFound,
+    ProtocolError,
     SessionLost,
     Unreachable,
 )
@@ -266,8 +267,7 @@ class Agent:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 logger.error("order not understood job=%s reason=%s", job, error)
         for job, order in orders.items():
-            allocation = order.allocations.get(self.name)
-            if allocation is None or allocation.member != self.member:
+            if order.allocation.member != self.member:
                 continue  # it was for an agent before this one
             run = self.runs.get(job)
             if run is not None and run.attempt < order.attempt:
@@ -282,7 +282,9 @@ class Agent:
                 else:
                     run.say(GONE)
             if run.attempt == order.attempt:
-                run.follow(order)
+                run.order = order
+                if order.n_scaled > run.n_scaled and self.coord.connected:
+                    self._scale(run)
             run.aim_at(order.aim)
         for job, run in list(self.runs.items()):
             found = orders.get(job)
@@ -290,6 +292,12 @@ class Agent:
                 run.aim_at("end")
                 if run.is_over and (found is None or run.is_told):
                     del self.runs[job]
+
+    def _scale(self, run: JobRun) -> None:
+        try:
+            run.scale(record_of(self.coord, run.job, run.attempt))
+        except (NotFound, ProtocolError) as error:  # as when its attempt has just ended
+            logger.warning("groups not changed job=%s reason=%s", run.job, error)
 
     @contextlib.contextmanager
     def _beating(self, coord: Session) -> Iterator[None]:
@@ -500,7 +508,7 @@ class Agent:
                 self.store.drop_work(run.job, run.attempt)
 
     def _ended(self, run: JobRun, why: str) -> str:
-        n_ranks = len(run.order.allocations[self.name].ranks)
+        n_ranks = len(run.order.allocation.ranks)
         return f"First failure: {n_ranks} tasks on worker {self.name} were ended: {why}"
 
     def _let_save(self, orders: FolderView) -> None:

@@ -37,6 +37,7 @@ from horn.errors import (
     Conflict,
     Fenced,
     HornError,
+    JobError,
     NotFound,
     ProtocolError,
     SessionLost,
@@ -136,7 +137,7 @@ class JobController:
             job.candidate = None  # it stands again
         except (Conflict, NotFound) as error:  # the nodes have changed since they were read
             logger.debug("overtaken job=%s reason=%s", job.name, error)
-        except ClusterError as error:
+        except (ClusterError, JobError) as error:
             self.coord.check()
             logger.warning("master waits job=%s reason=%s", job.name, error)
         return False
@@ -283,7 +284,16 @@ class _Candidacy:
             found = decide(snapshot)
         if found is None:
             return False
-        self._write(nodes, snapshot, found, taken, self.candidate.leadership)
+        leadership = self.candidate.leadership
+        try:
+            self._write(nodes, snapshot, found, taken, leadership)
+        except JobError as error:  # it is too large for a transaction, and would be again
+            why = f"{error}. Ask for fewer groups or tasks, or for workers with more slots each"
+            logger.error("job too large job=%s reason=%s", self.name, error)
+            found = refuse(snapshot, why)
+            if found is None:
+                return False
+            self._write(nodes, snapshot, found, taken, leadership)
         return True
 
     def _resign(self) -> None:
@@ -387,7 +397,7 @@ class _Candidacy:
             used[self.name] = before  # of a refused job the need is unknown
         elif order is not None:
             is_server = need.topology.is_server
-            used[self.name] = sum(not is_server(rank) for rank in order.allocations[host].ranks)
+            used[self.name] = sum(not is_server(rank) for rank in order.allocation.ranks)
         slots = Put(self.paths.orders(host), _ENCODE(used), node.version)
         if order is None:
             return [slots, Delete(path)]

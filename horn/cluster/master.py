@@ -48,17 +48,18 @@ class Allocation(StoredRecord, frozen=True):
 
 
 class HostOrder(StoredRecord, frozen=True):
-    """An agent's order for a job. ``allocations`` : of all hosts. ``begin`` : the iteration of the
-    checkpoint to resume, -1 for the newest. ``groups`` : those that stay; others with an allocation
-    leave. ``changed`` : the checkpoint may be of a changed job.
+    """An agent's order for a job, with what is its host's alone: the groups and the allocations of
+    all hosts are in the job's record, or each host's order would grow with the number of hosts.
+    ``begin`` : the iteration of the checkpoint to resume, -1 for the newest. ``changed`` : the
+    checkpoint may be of a changed job. ``n_scaled`` : as in JobRecord.
     """
 
     attempt: _Count
     aim: str
-    allocations: dict[str, Allocation]
+    allocation: Allocation
     begin: int = -1
-    groups: tuple[_Count, ...] = ()
     changed: bool = False
+    n_scaled: _Count = 0
 
 
 class HostFailure(StoredRecord, frozen=True):
@@ -106,10 +107,10 @@ class JobRecord(StoredRecord, frozen=True):
     for the newest; changed : that it may be of a changed job; both until the next checkpoint.
     lacking : the workers that have not its package, by fencing tokens, until another comes.
 
-    groups : by number; none for those of the submission. n_wanted : groups asked for, 0 for none.
-    With servers: leaving : groups that still have allocations. n_ever : numbers given so far. Under
-    allreduce: n_before : groups before the present ones made a checkpoint. n_refused : a number
-    that could not run.
+    groups : by number, those that stay; none for those of the submission. n_wanted : groups asked
+    for, 0 for none. n_scaled : changes of groups while the job ran. With servers: leaving : groups
+    that still have allocations. n_ever : numbers given so far. Under allreduce: n_before : groups
+    before the present ones made a checkpoint. n_refused : a number that could not run.
     """
 
     attempt: _Count = 0
@@ -132,6 +133,7 @@ class JobRecord(StoredRecord, frozen=True):
     leaving: tuple[_Count, ...] = ()
     n_ever: _Count = 0
     n_wanted: _Count = 0
+    n_scaled: _Count = 0
     n_before: _Count = 0
     n_refused: _Count = 0
 
@@ -369,7 +371,8 @@ def _rescale(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decisi
         name: _reallocated(s, (*s.ranks, *found.get(name, ())))
         for name, s in record.allocations.items()
     }
-    record = _changed(new, allocations=allocations, reason="")
+    n_scaled = record.n_scaled + 1
+    record = _changed(new, allocations=allocations, n_scaled=n_scaled, reason="")
     return Decision(record, _orders(record))
 
 
@@ -639,11 +642,12 @@ def _settled(record: JobRecord) -> JobRecord:
 
 
 def _orders(record: JobRecord) -> dict[str, HostOrder | None]:
-    order = HostOrder(
-        record.attempt, record.aim, dict(record.allocations), record.begin, record.groups,
-        record.changed,
-    )  # fmt: skip
-    return dict.fromkeys(record.allocations, order)
+    return {
+        name: HostOrder(
+            record.attempt, record.aim, allocation, record.begin, record.changed, record.n_scaled
+        )
+        for name, allocation in record.allocations.items()
+    }
 
 
 def _changed(record: JobRecord, **changes: Any) -> JobRecord:

@@ -13,7 +13,7 @@ import msgspec
 from horn.cluster import package, submission
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.file_service import PackageKnown, PackageRequest
-from horn.cluster.master import HostOrder, unkept
+from horn.cluster.master import HostOrder, JobRecord, unkept
 from horn.cluster.runner_protocol import Assignment
 from horn.cluster.store import HostStore
 from horn.cluster.submission import Submission
@@ -21,7 +21,7 @@ from horn.coordination.jobs import node_of
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.coordination.session import Session
-from horn.errors import ClusterError, HornError, NotFound
+from horn.errors import ClusterError, HornError, NotFound, ProtocolError
 from horn.rpc.client import ClientKeys, RpcClient
 from horn.security import tls
 
@@ -68,6 +68,7 @@ class JobPreparer:
         """Make the Assignment for a job runner; fetches the package if it is not here."""
         key = self.capacity.key
         found = self.submission(job, node_of(coord, coord.paths.spec(job), job))
+        record = record_of(coord, job, order.attempt)
         if not self.store.has(found.package):
             self._fetch(workers, found.package)
         try:
@@ -78,7 +79,7 @@ class JobPreparer:
             job=job,
             attempt=order.attempt,
             host=self.name,
-            allocations=order.allocations,
+            allocations=record.allocations,
             work=str(self.store.work(job, order.attempt, found.package)),
             keep=str(self.store.kept(job)),
             logs=str(self.store.logs(job)),
@@ -87,10 +88,11 @@ class JobPreparer:
             key=None if key is None else key.job(job),
             credential=tls.credential(key, self.capacity.hosts, job),
             threads=self.threads,
-            can_save=not unkept(order.allocations, found.servers),
+            can_save=not unkept(record.allocations, found.servers),
             begin=order.begin,
-            groups=order.groups,
+            groups=record.groups,
             changed=order.changed,
+            n_scaled=record.n_scaled,
         )
 
     def _fetch(self, workers: Membership, digest: str) -> None:
@@ -117,3 +119,20 @@ class JobPreparer:
             raise NotFound(f"package {digest[:16]} does not come here: {'; '.join(reasons)}")
         tokens = tuple(sorted(member.token for member in members.values()))
         raise PackageMissing(f"package {digest[:16]} is on no worker that is up", tokens)
+
+
+def record_of(coord: Session, job: str, attempt: int) -> JobRecord:
+    """The record of a job's attempt, no older than an order that this session has seen: one
+    transaction writes both. Raises NotFound: the job is gone, or the attempt over. ProtocolError.
+    """
+    node = node_of(coord, coord.paths.record(job), job)
+    try:
+        record = msgspec.json.decode(node.data, type=JobRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(
+            f"job {job!r}: its record is not understood ({error}); all workers are to have one "
+            f"version of horn"
+        ) from None
+    if record.attempt != attempt or not record.allocations:
+        raise NotFound(f"job {job!r}: attempt {attempt} is over")
+    return record

@@ -41,7 +41,8 @@ class Assignment(RunnerMessage, frozen=True, kw_only=True):
 
     work : its folder, with the package. keep : for checkpoints and the model. submission : as
     builtins. zookeeper : hosts. key, credential : the job's. can_save : all hosts see the same
-    ``keep``. threads : per task. begin, groups, changed : as in HostOrder.
+    ``keep``. threads : per task. begin, changed : as in HostOrder. groups, n_scaled : as in
+    JobRecord.
     """
 
     job: str
@@ -60,6 +61,7 @@ class Assignment(RunnerMessage, frozen=True, kw_only=True):
     begin: int = -1
     groups: tuple[int, ...] = ()
     changed: bool = False
+    n_scaled: int = 0
 
 
 class AddStandby(RunnerMessage, frozen=True):

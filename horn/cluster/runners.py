@@ -33,6 +33,7 @@ from horn.cluster.master import (
     HostFailure,
     HostOrder,
     HostReport,
+    JobRecord,
 )
 from horn.cluster.store import LogFile
 from horn.errors import JobError, ProtocolError
@@ -206,6 +207,8 @@ class JobRun:
 
     def __init__(self, job: str, order: HostOrder, member: int) -> None:
         self.job, self.order, self.attempt = job, order, order.attempt
+        self.n_scaled = order.n_scaled  # of the groups that its job runner has, or is to have
+        self._scaled: JobRecord | None = None
         self.report = HostReport(STARTING, member=member)
         self.is_told = False
         self.progress: dict[str, Any] | None = None
@@ -230,8 +233,9 @@ class JobRun:
         self._may_stop_s = float(options.get("start_timeout_s") or self._may_stop_s)
         runner.log_to(Path(assignment.logs) / f"{assignment.host}.log")
         runner.send(assignment)
-        if self.order.groups != assignment.groups:
-            self._regroup()
+        if self._scaled is not None and self._scaled.n_scaled > assignment.n_scaled:
+            self._regroup(self._scaled)
+        self.n_scaled = max(self.n_scaled, assignment.n_scaled)
 
     def extend(self, until: float) -> None:
         """Let the job runner live until a time of the monotonic clock, from any thread."""
@@ -239,15 +243,15 @@ class JobRun:
         if runner is not None:
             runner.extend(until)
 
-    def follow(self, order: HostOrder) -> None:
-        """Take a new version of the order, of the same attempt."""
-        before, self.order = self.order, order
-        if order.groups != before.groups and self.runner is not None:
-            self._regroup()
+    def scale(self, record: JobRecord) -> None:
+        """Change the groups to those of the job's record."""
+        self.n_scaled, self._scaled = record.n_scaled, record
+        if self.runner is not None:
+            self._regroup(record)
 
-    def _regroup(self) -> None:
+    def _regroup(self, record: JobRecord) -> None:
         assert self.runner is not None
-        self.runner.send(protocol.ChangeGroups(self.order.groups, self.order.allocations))
+        self.runner.send(protocol.ChangeGroups(record.groups, record.allocations))
 
     def aim_at(self, aim: str) -> None:
         """Stop or end the job runner, if it has not ended."""

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from horn.coordination.records import Reply, Step, Znode
+from horn.coordination.records import Create, Put, Reply, Step, Znode
 from horn.errors import (
     AccessDenied,
     ClusterError,
@@ -26,6 +26,8 @@ from horn.errors import (
 )
 
 MAX_DATA_BYTES = 1_000_000  # ZooKeeper's own limit is 1,048,575 for the whole frame
+# Of a step beside its path and data: its header, and the access list of a node that it makes.
+STEP_BYTES, CREATE_BYTES = 30, 250
 ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
 
 
@@ -224,7 +226,9 @@ class Nodes(ABC):
     def commit(self, steps: Sequence[Step], landed: Callable[[], bool] | None = None) -> list[Any]:
         """Commit all steps or none; NotApplied names the refused one. If the connection breaks,
         ``landed`` looks for the change (the answer is empty then); without it: ClusterError.
+        JobError: the steps are too large together.
         """
+        _check_steps(steps)
         deadline = time.monotonic() + ANSWER_S
         while True:
             reply = self._sent("commit", [steps[0].path], steps, deadline=deadline)[0]
@@ -263,3 +267,19 @@ def _check_size(path: str, data: bytes) -> None:
     """Check the size of data: at more, ZooKeeper closes the connection without a word."""
     if len(data) > MAX_DATA_BYTES:
         raise JobError(f"{path}: {len(data):,} bytes, but at most {MAX_DATA_BYTES:,} fit")
+
+
+def _check_steps(steps: Sequence[Step]) -> None:
+    """Check the size of a transaction, which is one frame."""
+    sizes = [
+        len(step.path.encode())
+        + (len(step.data) if isinstance(step, (Create, Put)) else 0)
+        + (CREATE_BYTES if isinstance(step, Create) else STEP_BYTES)
+        for step in steps
+    ]
+    if sum(sizes) > MAX_DATA_BYTES:
+        most = steps[sizes.index(max(sizes))].path
+        raise JobError(
+            f"{len(steps)} nodes that change at once: {sum(sizes):,} bytes, most of them of "
+            f"{most}, but at most {MAX_DATA_BYTES:,} fit into a transaction of ZooKeeper"
+        )

@@ -26,7 +26,7 @@ from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
 from horn.cluster.fetching import fetch_all
-from horn.cluster.master import NO_FILES, RUN, HostOrder
+from horn.cluster.master import NO_FILES, RUN, Allocation, HostOrder
 from horn.cluster.packing import PackedJob
 from horn.cluster.resume import resume
 from horn.cluster.runners import JobRun
@@ -777,7 +777,7 @@ def test_a_job_that_begins_before_zookeeper_has_answered_again_is_sent_no_lease_
     """It ended at once, as if its agent stood still, and was started once more."""
     agent = Agent(HostCapacity(cluster_of.hosts, 1, name="a", folder=cluster_of.folder / "a"))
     monkeypatch.setattr(agent, "coord", SimpleNamespace(session_s=6.0), raising=False)
-    run = JobRun("job", HostOrder(1, RUN, {}), 0)
+    run = JobRun("job", HostOrder(1, RUN, Allocation(1, "127.0.0.1", (0,))), 0)
     sent: list[float] = []
     monkeypatch.setattr(run, "extend", sent.append)
     agent.runs["job"] = run

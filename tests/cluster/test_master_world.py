@@ -108,7 +108,7 @@ class World:
         agent, order = self.agents.get(name), self.orders.get(name)
         if agent is None:
             return
-        if order is None or order.allocations[name].member != agent.member:
+        if order is None or order.allocation.member != agent.member:
             agent.runs = None
         elif (order.attempt, name) not in self.reports and agent.runs is None:
             if order.aim == RUN:

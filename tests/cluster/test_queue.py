@@ -21,6 +21,7 @@ from horn.cluster.master import (
     JobRecord,
 )
 from horn.cluster.scheduler import ResourceRequest
+from horn.coordination import nodes
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Put, Znode
@@ -53,7 +54,7 @@ class Cluster:
         def read(job: str, node: Znode) -> JobTerms:
             if not node.data.isdigit():
                 raise NotAllowed("its description is none")
-            return JobTerms(ResourceRequest(1, int(node.data)), 5)
+            return JobTerms(ResourceRequest(int(node.data), 1), 5)
 
         self.masters[who] = coord, members, JobController(coord, members, who, read)
 
@@ -212,6 +213,29 @@ def test_a_job_that_is_refused_while_it_runs_is_ended_first_and_leaves_its_slots
     assert not allocated("w", coord.get(at.orders("w"))) and not coord.get(at.order("w", "runs"))
     cluster.enter("next", slots=4)
     cluster.wait("next", JobState.RUNNING)
+
+
+def test_an_order_has_what_is_its_hosts_alone_however_many_hosts_there_are(cluster):
+    hosts = [f"v{k}" for k in range(40)]
+    for host in hosts:
+        cluster.join(host, 64)
+    cluster.start_masters("h1")
+    cluster.enter("wide", slots=40 * 64)
+    cluster.wait("wide", JobState.RUNNING)
+    sizes = [len(cluster.coord.get(cluster.at.order(host, "wide")).data) for host in hosts]
+    assert max(sizes) < 600
+
+
+def test_a_job_too_large_for_a_transaction_fails_and_holds_up_nobody(cluster, monkeypatch):
+    monkeypatch.setattr(nodes, "MAX_DATA_BYTES", 20_000)
+    cluster.join("v", 5000)
+    cluster.start_masters("h1")
+    cluster.enter("big", slots=5000)
+    cluster.wait("big", JobState.FAILED)
+    cause = msgspec.json.decode(cluster.coord.get(cluster.at.result("big")).data)["cause"]
+    assert "fit into a transaction" in cause and "fewer groups or tasks" in cause
+    cluster.enter("small", slots=4)
+    cluster.wait("small", JobState.RUNNING)
 
 
 def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cluster):

@@ -42,6 +42,7 @@ from horn.coordination.nodes import MAX_DATA_BYTES
 from horn.coordination.paths import Paths
 from horn.errors import ModelError, ProtocolError
 
+HERE = Allocation(1, "127.0.0.1", (0,))
 SIGKILLED = RunnerFinished(
     FAILED, HostFailure("First failure: task 0 of group 1 was killed by signal SIGKILL")
 )
@@ -49,7 +50,7 @@ SIGKILLED = RunnerFinished(
 
 def test_what_an_agent_kills_is_not_blamed_on_the_signal():
     """The agent was cut off and ends a job; its job runner sees its tasks go first, and says so."""
-    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     words: list[list[Any] | None] = [[SIGKILLED], None]
     runner: Any = SimpleNamespace(
         is_open=True,
@@ -68,7 +69,7 @@ def test_what_an_agent_kills_is_not_blamed_on_the_signal():
 
 def test_a_job_that_is_told_to_stop_may_save_for_as_long_as_it_takes():
     """After two minutes it was killed with nothing saved, and said to have been by the kernel."""
-    run, said = JobRun("one", HostOrder(1, RUN, {}), member=1), list[str]()
+    run, said = JobRun("one", HostOrder(1, RUN, HERE), member=1), list[str]()
     words: list[list[Any] | None] = [None]
     run.runner = SimpleNamespace(  # type: ignore[assignment]
         is_open=True,
@@ -88,7 +89,7 @@ def test_a_job_that_is_told_to_stop_may_save_for_as_long_as_it_takes():
 
 
 def test_what_ended_before_has_its_own_cause():
-    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     words: list[list[Any] | None] = [[SIGKILLED], None]
     run.runner = SimpleNamespace(  # type: ignore[assignment]
         is_open=True,
@@ -127,7 +128,7 @@ def test_what_a_jobs_file_writes_into_the_line_ends_the_job_and_not_its_agent(
     said: bytes, has_ended: bool
 ):
     line, theirs = RunnerConnection.pair()
-    run, ends = JobRun("one", HostOrder(1, RUN, {}), member=1), list[str]()
+    run, ends = JobRun("one", HostOrder(1, RUN, HERE), member=1), list[str]()
     runner: Any = SimpleNamespace(
         is_open=True, line=line, output=None, pidfd=-1,
         kill=lambda: ends.append("killed"), reap=lambda: (-9, {}),
@@ -188,7 +189,7 @@ class LeavingRun(JobRun):
 @pytest.mark.parametrize("looks", [0, 1, 2])
 def test_who_is_cut_off_says_nothing_of_a_job_runner_that_has_just_ended(looks: int):
     """Its own report is about to be made, by the agent's thread."""
-    run = LeavingRun("one", HostOrder(1, RUN, {}), member=1)
+    run = LeavingRun("one", HostOrder(1, RUN, HERE), member=1)
     run.looks = looks
     agent = Agent.__new__(Agent)
     agent._suspended, agent._wake, agent.runs = True, 0, {"one": run}
@@ -214,7 +215,7 @@ def test_a_job_runner_ends_once_its_agent_has_no_lease_any_more(monkeypatch: pyt
 
 
 def test_the_end_of_a_lease_is_told_as_that_of_an_agent_that_stood_still():
-    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     words: list[list[Any] | None] = [None]
     run.runner = SimpleNamespace(  # type: ignore[assignment]
         is_open=True,
@@ -227,7 +228,7 @@ def test_the_end_of_a_lease_is_told_as_that_of_an_agent_that_stood_still():
 
 
 def test_of_a_job_that_is_gone_an_agent_keeps_nothing():
-    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     run.say(FAILED)
     agent = Agent.__new__(Agent)
     agent.runs = {"one": run}
@@ -240,7 +241,7 @@ def test_the_last_progress_of_an_attempt_is_there_before_its_final_report():
     """A job that failed in its fifth epoch was shown in its first, for good: its progress was kept
     for half a second, and then dropped with the attempt.
     """
-    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     agent, paths = Agent.__new__(Agent), Paths("/horn")
     written: list[tuple[str, Any]] = []
     agent.name, agent.runs = "a", {"one": run}
@@ -289,7 +290,7 @@ def test_what_waits_for_a_job_is_as_much_as_there_are_free_slots():
     agent._keep_warm(0)
     agent._keep_warm(-1)
     assert agent._warm is None
-    agent.runs["one"] = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    agent.runs["one"] = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     agent._keep_warm(2)
     assert agent._warm is None, "it would slow down a start"
     agent.runs["one"].hear(TasksRunning())
@@ -313,7 +314,7 @@ def test_the_last_words_of_a_warm_job_runner_may_begin_within_a_letter():
 
 def test_who_holds_a_dead_job_runners_line_keeps_nobody_waiting():
     """A job that forks, as multiprocessing does, leaves a process with all that it had open."""
-    run = JobRun("one", HostOrder(1, RUN, {}), member=1)
+    run = JobRun("one", HostOrder(1, RUN, HERE), member=1)
     line, theirs = RunnerConnection.pair()
     theirs.send(TasksRunning())
     theirs.send(SIGKILLED)

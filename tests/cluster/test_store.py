@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from horn.cluster import preparation, store
 from horn.cluster.capacity import HostCapacity
-from horn.cluster.master import RUN, Allocation, HostOrder
+from horn.cluster.master import RUN, Allocation, HostOrder, JobRecord
 from horn.cluster.preparation import JobPreparer
 from horn.cluster.store import MARK_S, HostStore, LogFile, line_start, written_since
 from horn.cluster.submission import Submission
@@ -286,7 +286,9 @@ def test_a_job_starts_though_the_shared_folder_has_no_room_for_its_package(
     monkeypatch.setattr(preparer, "submission", lambda job, node: asked)
     monkeypatch.setattr(preparation, "node_of", lambda *_: None)
     coord: Any = SimpleNamespace(paths=paths.Paths())
-    order = HostOrder(1, RUN, {"a": Allocation(1, "127.0.0.1", (0,))})
+    here = Allocation(1, "127.0.0.1", (0,))
+    order, record = HostOrder(1, RUN, here), JobRecord(1, allocations={"a": here})
+    monkeypatch.setattr(preparation, "record_of", lambda *_: record)
 
     def begin() -> None:
         given = preparer.assignment(coord, SimpleNamespace(), "one-1", order)  # type: ignore[arg-type]
