@@ -238,14 +238,13 @@ def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
     from horn.cluster.store import TRACE
 
     files = cluster.files(job)
-    for host, sizes in files.items():
-        if TRACE in sizes:
-            found = cluster.read_all(job, host, TRACE)
-            try:
-                path.write_bytes(found)
-            except OSError as error:  # the model is still to be fetched
-                terminal.say(f"{path} cannot be written ({error.strerror}): there is no trace.")
-            return
+    for host in cluster.last_first(job, [name for name in files if TRACE in files[name]]):
+        found = cluster.read_all(job, host, TRACE)
+        try:
+            path.write_bytes(found)
+        except OSError as error:  # the model is still to be fetched
+            terminal.say(f"{path} cannot be written ({error.strerror}): there is no trace.")
+        return
     why = cluster.down(job, files) or "it is written when a job succeeds"
     terminal.say(f"There is no trace of {job}: {why}.")
 

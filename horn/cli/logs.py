@@ -106,40 +106,36 @@ class _Reader:
         return has_ended
 
     def print_new(self, cluster: ClusterClient) -> None:
-        from horn.cluster.store import NO_LOGS
         from horn.errors import ClusterError, NotFound
 
         files = cluster.files(self.job)
         self.answered = set(files)
-        for host, sizes in files.items():
-            for name, size in sizes.items():
-                if name in NO_LOGS:
-                    continue
-                if name not in self.names:
-                    self.names.append(name)
-                if self.task is not None and name != self.task:
-                    continue
-                key = (host, name)
-                self.seen.add(key)
-                try:
-                    while key not in self.offsets or self.offsets[key] < size:
-                        before = self.offsets.get(key)
-                        first = before is None
-                        begins_s = self.begins_s
-                        age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
-                        start, data = cluster.read(
-                            self.job, host, name, before or 0, tail=self.tail if first else None,
-                            age_s=age_s if first else None,
-                        )  # fmt: skip
-                        self.offsets[key] = start + len(data)
-                        rest = self.partial.get(key, b"")
-                        *lines, self.partial[key] = (rest + data).split(b"\n")
-                        for line in lines:
-                            self._line(key, line)
-                        if not data:
-                            break
-                except (NotFound, ClusterError):
-                    continue  # its worker has just gone
+        logs = cluster.logs(self.job, files)
+        self.names = list(dict.fromkeys([*self.names, *(log.name for log in logs)]))
+        for log in sorted(logs, key=lambda log: log.title == log.name):  # the last attempt's last
+            key = (log.host, log.name)
+            if self.task is not None and log.name != self.task:
+                continue
+            self.seen.add(key)
+            try:
+                while key not in self.offsets or self.offsets[key] < log.size:
+                    before = self.offsets.get(key)
+                    first = before is None
+                    begins_s = self.begins_s
+                    age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
+                    start, data = cluster.read(
+                        self.job, *key, before or 0, tail=self.tail if first else None,
+                        age_s=age_s if first else None,
+                    )  # fmt: skip
+                    self.offsets[key] = start + len(data)
+                    rest = self.partial.get(key, b"")
+                    *lines, self.partial[key] = (rest + data).split(b"\n")
+                    for line in lines:
+                        self._line(key, line)
+                    if not data:
+                        break
+            except (NotFound, ClusterError):
+                continue  # its worker has just gone
 
     def finish(self) -> None:
         """Print the rests of logs without a newline."""

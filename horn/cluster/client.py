@@ -20,7 +20,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -118,6 +118,17 @@ class JobStatus:
         ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
         known = {**last, **{name: n for name, n in ends.items() if isinstance(n, int)}}
         return {**at, **{name: value for name, value in known.items() if value is not None}}
+
+
+class JobLog(NamedTuple):
+    """A log of a job: file ``name`` of a worker, ``size`` bytes. title : its name, and of an
+    attempt before, on another host, name.host.
+    """
+
+    title: str
+    host: str
+    name: str
+    size: int
 
 
 @dataclass
@@ -598,6 +609,26 @@ class ClusterClient:
                 if name not in self._not_understood:
                     logger.warning("what worker %s has of %s is left out: %s", name, job, error)
                 self._not_understood.add(name)
+        return found
+
+    def last_first(self, job: str, hosts: Iterable[str]) -> list[str]:
+        """The same workers, those of the job's last attempt before others: first its primary host,
+        where its result says which that was.
+        """
+        status = self.status(job)
+        first, last = status.result.get("host"), status.record.hosts
+        return sorted(hosts, key=lambda name: (name != first, name not in last, name))
+
+    def logs(self, job: str, files: Mapping[str, Mapping[str, int]]) -> list[JobLog]:
+        """The logs among a job's files, those of its last attempt first."""
+        from horn.cluster.store import NO_LOGS
+
+        found, taken = [], set[str]()
+        for host in self.last_first(job, files):
+            for name in sorted(files[host].keys() - set(NO_LOGS)):
+                title = f"{name}.{host}" if name in taken else name
+                taken.add(name)
+                found.append(JobLog(title, host, name, files[host][name]))
         return found
 
     def down(self, job: str, answered: Container[str]) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from horn.cluster.client import FILE_BYTES, FILE_S, UNANSWERED, ClusterClient, save
 from horn.cluster.file_service import JobRequest, SizeReply, WrittenRequest
 from horn.cluster.package import check_path
-from horn.cluster.store import FILES, MODEL, PROGRESS, TRACE
+from horn.cluster.store import FILES, MODEL, TRACE
 from horn.cluster.written import WrittenFiles
 from horn.coordination.jobs import JobState
 from horn.errors import ClusterError, JobError, NotFound
@@ -32,20 +32,13 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         status = client.status(job)  # before: else it may succeed after a look at its files
         files = client.files(job)
-        last = str(status.result.get("host", ""))
-        has_come: set[str] = set()
-        for host in sorted(files, key=lambda name: (name != last, name)):
-            for name in sorted(files[host].keys() - {MODEL, PROGRESS}):
-                for each in (name, host):
-                    check_path(each)  # the name comes from another host, and is written here
-                if name not in has_come:  # else an attempt was on another host before
-                    path = folder / (name if name == TRACE else f"logs/{name}.log")
-                elif name == TRACE:
-                    continue  # the last one's
-                else:
-                    path = folder / f"logs/{name}.{host}.log"
-                has_come.add(name)
-                path.write_bytes(client.read_all(job, host, name))
+        for title, host, name, _ in client.logs(job, files):
+            check_path(title)  # it comes from another host, and is written here
+            path = folder / f"logs/{title}.log"
+            path.write_bytes(client.read_all(job, host, name))
+        traced = [host for host in files if TRACE in files[host]]
+        for host in client.last_first(job, traced)[:1]:
+            (folder / TRACE).write_bytes(client.read_all(job, host, TRACE))
         has_model = bool(client.holders(job, files))
         if has_model:
             client.fetch_model(job, folder / MODEL)
@@ -56,7 +49,7 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
             writer.writerows(rows)
         found = {"job": job, "state": status.state.value, **status.result}
         (folder / "result.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        _fetch_written(client, job, last, folder / FILES, note)
+        _fetch_written(client, job, folder / FILES, note)
     if down := client.down(job, files):
         note(f"{down}: what is only there is left out")
     if status.state is JobState.SUCCEEDED and not has_model:
@@ -64,13 +57,13 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
 
 
 def _fetch_written(
-    client: ClusterClient, job: str, first: str, folder: Path, note: Callable[[str], None]
+    client: ClusterClient, job: str, folder: Path, note: Callable[[str], None]
 ) -> None:
     """Fetch files that callbacks wrote. A path that several workers have (an attempt was on another
-    host) is taken from ``first``, where the last attempt's callbacks were, if that has it.
+    host) is taken from one of the last attempt, if that has it.
     """
     has_come: set[str] = set()
-    for host in sorted(client.workers(), key=lambda name: (name != first, name)):
+    for host in client.last_first(job, client.workers()):
         try:
             listed = _listed(client, job, host)
         except (*UNANSWERED, NotFound):

@@ -21,7 +21,6 @@ from horn.cluster import fetching, packing
 from horn.cluster.client import ClusterClient, JobStatus, plain_name, user
 from horn.cluster.package import MAX_BYTES
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
-from horn.cluster.store import NO_LOGS
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED
@@ -330,16 +329,16 @@ class SubmittedJob:
         return True
 
     def logs(self) -> dict[str, str]:
-        """The output of the job's processes, by their names. Workers of it that are down are warned
-        of.
+        """The output of the job's processes, by their names, and of an attempt before, on another
+        host, by name.host. Workers of it that are down are warned of.
         """
 
         def read(client: ClusterClient) -> tuple[dict[str, str], str]:
-            found, files = {}, client.files(self.id)
-            for host, sizes in files.items():
-                for name in sizes:
-                    if name not in NO_LOGS:
-                        found[name] = client.read_all(self.id, host, name).decode(errors="replace")
+            files = client.files(self.id)
+            found = {
+                log.title: client.read_all(self.id, log.host, log.name).decode(errors="replace")
+                for log in client.logs(self.id, files)
+            }
             return found, client.down(self.id, files)
 
         found, down = self.cluster.retry(read)

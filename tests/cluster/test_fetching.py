@@ -12,12 +12,15 @@ import pytest
 from horn import terminal
 from horn.cli._cluster import as_json
 from horn.cli._remote import JobWatcher
+from horn.cli.logs import _Reader
 from horn.cli.status import _details
 from horn.cluster import fetching
 from horn.cluster.client import ClusterClient, JobStatus, notes
+from horn.cluster.handles import SubmittedJob
 from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.store import PROGRESS, TRACE
+from horn.cluster.written import WrittenFiles
 from horn.coordination.jobs import JobState
 from horn.errors import HornError, NotFound
 from horn.rpc.client import RpcClient
@@ -49,7 +52,7 @@ class Going(ClusterClient):
 
 
 def test_files_of_a_worker_that_has_just_gone_are_not_there(tmp_path: Path):
-    fetching._fetch_written(Going(), "one-1", "a", tmp_path, pytest.fail)
+    fetching._fetch_written(Going(), "one-1", tmp_path, pytest.fail)
     assert not [*tmp_path.iterdir()]
 
 
@@ -86,6 +89,58 @@ def test_logs_of_an_attempt_on_another_host_are_not_written_over(tmp_path: Path)
         "a.log": "a of a",
         "trace.json": "trace.json of a",
     }
+
+
+class Moved(Going):
+    """A job that FAILED on b, in its last attempt; one before was on a."""
+
+    def status(self, job: str) -> Any:
+        result = {"state": "FAILED", "cause": "that of b"}  # which names no worker
+        return SimpleNamespace(
+            result=result, state=JobState.FAILED, record=JobRecord(hosts=("b",)), submission=None
+        )
+
+    def files(self, job: str) -> dict[str, dict[str, int]]:
+        return {host: {"g0.t0": 9, host: 6, TRACE: 15} for host in ("a", "b")}
+
+    def workers(self) -> dict[str, Any]:
+        return dict.fromkeys(("a", "b"))
+
+    def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
+        return offset, f"{name} of {host}\n".encode()[offset:]
+
+    def history(self, job: str) -> list[dict[str, Any]]:
+        return []
+
+
+LAST_LOGS = {"g0.t0": "g0.t0 of b", "g0.t0.a": "g0.t0 of a", "a": "a of a", "b": "b of b"}
+
+
+def test_of_a_job_that_failed_elsewhere_than_before_the_last_attempt_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its result names no worker, and the first by its name was taken for the last attempt's."""
+    monkeypatch.setattr(fetching, "_listed", lambda *_: WrittenFiles({"best.txt": 1}))
+    monkeypatch.setattr(
+        fetching, "_fetch_one", lambda client, job, host, path, target: target.write_text(host)
+    )
+    fetching.fetch_all(Moved(), "one-1", tmp_path, pytest.fail)
+    logs = {path.stem: path.read_text().strip() for path in tmp_path.glob("logs/*.log")}
+    assert logs == LAST_LOGS
+    assert (tmp_path / "files/best.txt").read_text() == "b"
+    assert (tmp_path / TRACE).read_text() == "trace.json of b\n"
+
+
+def test_a_handle_has_the_logs_of_all_attempts():
+    """Of two with one name, on two workers, the last one read was left."""
+    cluster: Any = SimpleNamespace(retry=lambda read: read(Moved()))
+    logs = SubmittedJob(cluster, "one-1").logs()
+    assert {name: text.strip() for name, text in logs.items()} == LAST_LOGS
+
+
+def test_logs_end_with_those_of_the_last_attempt(capsys: pytest.CaptureFixture[str]):
+    _Reader("one-1", "g0.t0", None, False, None).print_new(Moved())
+    assert capsys.readouterr().out.splitlines() == ["g0.t0│ g0.t0 of a", "g0.t0│ g0.t0 of b"]
 
 
 ROWS = b'{"row": {"epoch": 1}, "at": 1}\n'
