@@ -699,7 +699,8 @@ class ClusterClient:
             for said in notes(self.read_all(job, host, PROGRESS).splitlines()):
                 if "row" in said:
                     row = said["row"]
-                    rows = {n: kept for n, kept in rows.items() if n < row["epoch"]}
+                    while rows and next(reversed(rows)) >= row["epoch"]:  # of an attempt before
+                        rows.popitem()
                     rows[row["epoch"]] = row
                 elif "added" in said and said.get("epoch") in rows:
                     rows[said["epoch"]] |= said["added"]
