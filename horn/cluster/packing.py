@@ -1,6 +1,6 @@
 """The files that a job needs, and their package as it is sent.
 
-Either a folder with all that is not ignored (``.hornignore``, else ``.gitignore``), or a target and
+Either a folder with all that is not ignored (``.hornignore``, else as git has it), or a target and
 the modules beside it that it imports, found in their text: nothing is run.
 """
 
@@ -11,7 +11,9 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+import string
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +38,7 @@ IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/",
            # usual places of secrets; "!.env" in .hornignore sends it all the same
            ".env", ".env.*", ".netrc", "*.pem", "id_rsa", "id_ed25519",
            ".ssh/", ".aws/")  # fmt: skip
-IGNORE_FILES = (".hornignore", ".gitignore")  # the first that is there counts
+IGNORE_FILES = (".hornignore", ".gitignore")  # where the first is there, it alone counts
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def pack(target: str, folder: str | os.PathLike[str] | None = None) -> PackedJob
     else:
         paths = _all_files(root)
         if start.as_posix() not in paths:
-            raise JobError(f"{place} is ignored by {_ignore_file(root)}, so it would not be sent")
+            raise JobError(f"{place} is ignored by {Ignored(root).by}, so it would not be sent")
     packed_target = start.as_posix() if place.endswith(".py") else place
     return _package(packed_target + colon + name, root, sorted(paths))
 
@@ -190,7 +192,7 @@ def _imports(file: Path, path: Path) -> Iterator[list[str]]:
 
 
 def _all_files(root: Path) -> set[str]:
-    ignored = IgnoreFile.of(root)
+    ignored = Ignored(root)
     found: set[str] = set()
     for at, folders, files in os.walk(root, onerror=_unreadable):
         relative = Path(at).relative_to(root)
@@ -272,60 +274,169 @@ def _no_link(path: str, root: Path) -> JobError:
     )
 
 
-def _ignore_file(root: Path) -> str:
-    found = [name for name in IGNORE_FILES if (root / name).is_file()]
-    return found[0] if found else "horn's own list"
+class Ignored:
+    """What is ignored in a folder that is sent, as git has it: by the ``.gitignore`` of each of
+    its folders and of those above it, up to the repository's; or, where the folder has one, by
+    ``.hornignore`` instead. The deepest file with a match counts. The folder itself is never
+    ignored, as it was named.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.name, self.top = IGNORE_FILES[0], root
+        if not (root / self.name).is_file():
+            self.name = IGNORE_FILES[1]
+            above = (folder for folder in (root, *root.parents) if (folder / ".git").exists())
+            self.top = next(above, root)
+        self._from_top = "".join(f"{name}/" for name in root.relative_to(self.top).parts)
+        self._own = IgnoreFile(IGNORED)
+        self._files: dict[str, IgnoreFile] = {}
+
+    def has(self, path: str, *, is_folder: bool) -> bool:
+        """Whether a path is ignored; the folders above it are not."""
+        whole = self._from_top + path
+        at = len(whole)
+        while at:
+            at = whole.rfind("/", 0, at - 1) + 1
+            verdict = self._file(whole[:at]).verdict(whole[at:], is_folder=is_folder)
+            if verdict is not None:
+                return verdict
+        return self._own.has(path, is_folder=is_folder)
+
+    @property
+    def by(self) -> str:
+        """The name of the files that count, or of what counts without them."""
+        return (
+            self.name
+            if self._file(self._from_top).rules or self._file("").rules
+            else "horn's own list"
+        )
+
+    def _file(self, folder: str) -> IgnoreFile:
+        if folder not in self._files:
+            file, found = self.top / folder / self.name, b""
+            try:
+                found = file.read_bytes() if file.is_file() else b""
+            except OSError as error:
+                _unreadable(error)
+            lines = found.removeprefix(BOM_UTF8).split(b"\n")
+            self._files[folder] = IgnoreFile([line.removesuffix(b"\r") for line in lines])
+        return self._files[folder]
 
 
 class IgnoreFile:
     """Patterns of an ignore file, as git reads them: the last match counts."""
 
-    def __init__(self, patterns: tuple[str, ...]) -> None:
+    def __init__(self, patterns: Iterable[str | bytes]) -> None:
         self.rules = [rule for rule in map(_rule, patterns) if rule is not None]
 
-    @classmethod
-    def of(cls, root: Path) -> IgnoreFile:
-        lines: list[str] = []
-        for name in IGNORE_FILES:
-            if (root / name).is_file():
-                lines = (root / name).read_text("utf-8", "replace").splitlines()
-                break
-        return cls((*IGNORED, *lines))
+    def verdict(self, path: str, *, is_folder: bool) -> bool | None:
+        """Whether a path is ignored; None if no pattern says so."""
+        name = os.fsencode(path)
+        for pattern, for_folders, wanted in reversed(self.rules):
+            if (is_folder or not for_folders) and pattern.fullmatch(name):
+                return wanted
+        return None
 
     def has(self, path: str, *, is_folder: bool) -> bool:
-        verdict = False
-        for pattern, for_folders, wanted in self.rules:
-            if (is_folder or not for_folders) and pattern.fullmatch(path):
-                verdict = wanted
-        return verdict
+        return bool(self.verdict(path, is_folder=is_folder))
 
 
-def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
-    """Read a line as (pattern of the whole path, for folders only, ignored); None for a comment."""
-    text = line.rstrip()
-    if not text or text.startswith("#"):
+def _rule(line: str | bytes) -> tuple[re.Pattern[bytes], bool, bool] | None:
+    """Read a line as (pattern of the whole path, for folders only, ignored); None for a comment,
+    and for what no path matches.
+    """
+    text = os.fsencode(line)
+    bare = text.rstrip(b" ")
+    is_escaped = (len(bare) - len(bare.rstrip(b"\\"))) % 2 == 1
+    text = text[: len(bare) + is_escaped]  # with the space that is escaped
+    if not text or text.startswith(b"#"):
         return None
-    wanted = not text.startswith("!")
-    text = text.removeprefix("!").removeprefix("\\")
-    for_folders = text.endswith("/")
-    text = text.rstrip("/")
-    is_anchored = "/" in text
-    out = "" if is_anchored else "(?:.*/)?"
-    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[[^\]]+\]|[^*?\[]+|\[", text.lstrip("/")):
-        if token == "**/":
-            out += "(?:.*/)?"
-        elif token == "**":
-            out += ".*"
-        elif token == "*":
-            out += "[^/]*"
-        elif token == "?":
-            out += "[^/]"
-        elif token.startswith("[") and len(token) > 1:
-            inner = token[1:-1].replace("\\", r"\\").replace("[", r"\[")
-            out += f"[{'^' + inner[1:] if inner[:1] == '!' else inner}]"
+    wanted = not text.startswith(b"!")
+    text = text.removeprefix(b"!")
+    for_folders = text.endswith(b"/")
+    text = text.removesuffix(b"/")
+    begins = b"(?:.*/)?"
+    if b"/" in text:
+        text = text.removeprefix(b"/")
+        # git compares what is before the first wildcard by itself: in a/b**/c the stars begin it.
+        plain = re.match(rb"[^*?\[\\]*", text)
+        assert plain is not None
+        begins, text = re.escape(plain[0]), text[plain.end() :]
+    found = _regex(text)
+    return None if found is None else (re.compile(begins + found, re.DOTALL), for_folders, wanted)
+
+
+# Between slashes "**" is any folders, or none; at the end of a path all that is in one.
+_TOKENS = re.compile(
+    rb"""(?P<folders> (?:\A|(?<=/)) \*{2,}/ )
+    | (?P<all> (?:\A|(?<=/)) \*{2,} (?: \Z | (?=\\/)) )
+    | (?P<stars> \*+ )
+    | (?P<one> \? )
+    | (?P<set> \[ )
+    | \\?(?P<literal> . )""",
+    re.DOTALL | re.VERBOSE,
+)
+_WILD = {"folders": b"(?:.*/)?", "all": b".*", "stars": b"[^/]*", "one": b"[^/]"}
+
+
+def _regex(text: bytes) -> bytes | None:
+    """A pattern of git (wildmatch.c) as a regular expression; None if nothing matches it."""
+    out, at = b"", 0
+    while at < len(text):
+        token = _TOKENS.match(text, at)
+        assert token is not None and token.lastgroup is not None
+        at = token.end()
+        if token.lastgroup == "set":
+            if (found := _set(text, at)) is None:
+                return None
+            chosen, at = found
+            codes = b"".join(b"\\x%02x" % code for code in sorted(chosen - {ord("/")}))
+            out += b"[%b]" % codes if codes else b"(?!)"
+        elif token.lastgroup == "literal":
+            if token[0] == b"\\":  # and nothing behind it
+                return None
+            out += re.escape(token["literal"])
         else:
-            out += re.escape(token)
-    try:
-        return re.compile(out), for_folders, wanted
-    except re.error as error:
-        raise JobError(f"the pattern {line!r} of an ignore file cannot be read: {error}") from None
+            out += _WILD[token.lastgroup]
+    return out
+
+
+_ITEM = re.compile(
+    rb"\[:(?P<kind>[^\]]*):\]|\\?(?P<first>.)(?:-(?!\]|\Z)\\?(?P<last>.))?", re.DOTALL
+)
+
+
+def _set(text: bytes, at: int) -> tuple[frozenset[int], int] | None:
+    """The bytes of a set, [a-z[:digit:]], read from behind its first bracket, and where it ends;
+    None if it does not, or names an unknown kind.
+    """
+    is_negated = text[at : at + 1] in (b"!", b"^")
+    begins = at = at + is_negated
+    found = set[int]()
+    while item := _ITEM.match(text, at):
+        if item[0].startswith(b"]") and at > begins:
+            chosen = frozenset(range(256)) - found if is_negated else frozenset(found)
+            return chosen, at + 1
+        at = item.end()
+        if item["kind"] is None:
+            first = item["first"][0]
+            found |= {first, *range(first, (item["last"] or b"\0")[0] + 1)}
+        elif item["kind"] in _KINDS:
+            found |= _KINDS[item["kind"]]
+        else:
+            return None
+    return None
+
+
+def _ascii(characters: str) -> frozenset[int]:
+    return frozenset(characters.encode())
+
+
+_KINDS = {
+    b"alnum": _ascii(string.ascii_letters + string.digits), b"alpha": _ascii(string.ascii_letters),
+    b"blank": _ascii(" \t"), b"cntrl": frozenset((*range(32), 127)),
+    b"digit": _ascii(string.digits), b"graph": frozenset(range(33, 127)),
+    b"lower": _ascii(string.ascii_lowercase), b"print": frozenset(range(32, 127)),
+    b"punct": _ascii(string.punctuation), b"space": _ascii(" \t\n\r"),
+    b"upper": _ascii(string.ascii_uppercase), b"xdigit": _ascii(string.hexdigits),
+}  # fmt: skip

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import random
 import re
 import resource
+import shutil
 import socket
 import stat
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -219,6 +222,89 @@ def test_patterns_are_those_of_git(pattern, yes, no):
     assert all(ignored.has(path, is_folder=False) for path in yes)
     assert not any(ignored.has(path, is_folder=False) for path in no)
     assert not packing.IgnoreFile((f"{pattern}/",)).has(yes[0], is_folder=False)
+
+
+def ignored_by_git(folder, paths):
+    """The paths of those that git ignores in a repository; all need not be there."""
+    asked = b"\0".join(os.fsencode(path) for path in paths)
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    found = subprocess.run(
+        ["git", "-C", folder, "check-ignore", "--no-index", "-z", "--stdin"],
+        input=asked, stdout=subprocess.PIPE, env=environment, check=False,
+    )  # fmt: skip
+    assert found.returncode in (0, 1)
+    return {os.fsdecode(path) for path in found.stdout.split(b"\0") if path}
+
+
+def is_ignored(ignored, path):
+    *folders, name = path.split("/")
+    above = ["/".join(folders[: k + 1]) for k in range(len(folders))]
+    return any(ignored.has(at, is_folder=True) for at in above) or ignored.has(
+        "/".join([*folders, name]), is_folder=False
+    )
+
+
+@pytest.fixture
+def repository(tmp_path):
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    return tmp_path
+
+
+ODD_PATTERNS = [
+    "a\\*b", "s\\[1\\].txt", "a\\?", "foo/", "**/x", "a/**", "[!a]x", "[^a]x", "[]a]x", "[]-a]x",
+    "*.tx[tz]", "\\!i", "a**b", "x/**/y", "[[:alpha:]]1", "[[:alpha:]1", "[[:alph:]]1", "[[:]]1",
+    "t\\ ", "t\\   ", "t  ", "[a-]", "a[/]b", "[a\\]b]q", "[a-[:digit:]]", "**", "d*/f", "/", "!",
+    "a\\", "a/x**/b", "a/x**", "a/*x**/b", "a?/**b", "**\\/b", "a/***/b", "[", "[a", "a//", "//a",
+    "é", "?",
+]  # fmt: skip
+ODD_PATHS = [
+    "axb", "a*b", "s[1].txt", "s1.txt", "ab", "a?", "foo", "foo/c", "x", "a/x", "a/b", "bx", "ax",
+    "]x", "^x", "a.txz", "d/a.txt", "!i", "axxb", "x/y", "x/q/y", "a1", ":1", "[1", ":]1", "t ",
+    "t", "-", "a", "]q", "aq", "z", "d/e/f", "dd/f", "a\\", "a/xc/b", "a/xb", "a/xc/d/b", "a/x/b",
+    "a/xc", "a/b/b", "ac/d/b", "b", "[", "[a", "é", "a/é", "a\nb", "5]",
+]  # fmt: skip
+
+
+def test_what_git_ignores_is_not_sent(repository):
+    """Of 41 odd patterns 11 were read otherwise, and what a folder below ignores was sent."""
+    random_ = random.Random(7)
+    words = ["a", "b", "*", "**", "?", "/", "/", "[ab]", "[!a]", "\\*", "!", "[a-b", "]", "\\", " "]
+    files = [[pattern] for pattern in ODD_PATTERNS]
+    files += [
+        ["".join(random_.choices(words, k=random_.randint(1, 6))) for _ in range(n)]
+        for n in (1, 2, 3) for _ in range(40)
+    ]  # fmt: skip
+    parts = ["a", "b", "ab", "ba", "*", "a]", "aab"]
+    paths = [*ODD_PATHS]
+    paths += ["/".join(random_.choices(parts, k=random_.randint(1, 4))) for _ in range(20)]
+    for k, lines in enumerate(files):
+        (repository / f"f{k}").mkdir()
+        (repository / f"f{k}/.gitignore").write_bytes("\n".join(lines).encode())
+    asked = [f"f{k}/{path}" for k in range(len(files)) for path in paths]
+    ignored, theirs = packing.Ignored(repository), ignored_by_git(repository, asked)
+    ours = {path for path in asked if is_ignored(ignored, path)}
+    other = sorted(ours ^ theirs)
+    assert not [(files[int(p[1 : p.index("/")])], p, p in theirs) for p in other][:9]
+    assert len(theirs) > 500
+
+
+def test_a_folder_of_a_repository_is_sent_without_what_git_ignores_there(repository):
+    (repository / ".gitignore").write_text("*.csv\nkeep.txt\nsent/\n/only.py\n")
+    sent = repository / "sent"  # named, so that it is not ignored itself
+    (sent / "deep").mkdir(parents=True)
+    (sent / "deep/.gitignore").write_text("token.json\r\n!keep.txt\r\n")
+    names = ["job.py", "only.py", "a.csv", "token.json", "keep.txt"]
+    for path in [*names, *(f"deep/{name}" for name in names)]:
+        (sent / path).write_text("x")
+    expected = {"job.py", "only.py", "token.json"} | {
+        f"deep/{name}" for name in ("job.py", "only.py", "keep.txt")
+    }
+    assert {file.path for file in packing.pack("job.py", sent).manifest.files} == expected
+    (sent / ".hornignore").write_text("*.py\n!job.py\n")  # it alone counts then
+    found = {file.path for file in packing.pack("job.py", sent).manifest.files}
+    assert found == {f"{at}{name}" for at in ("", "deep/") for name in names if name != "only.py"}
 
 
 @pytest.mark.parametrize("names", [(b"caf\xe9",), (b"a\nb",), (b"Readme", b"README")])
