@@ -82,10 +82,13 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
         text = f"ZooKeeper's is {skew:+.1f} s from this one"
         yield Finding("Clock", abs(skew) < SKEW_S, text)
         mine, members = versions(), cluster.workers()
-        down = sorted({*cluster.coord.children(cluster.paths.all_orders())} - members.keys())
+        up = {*members, *cluster.left_out}
+        down = sorted({*cluster.coord.children(cluster.paths.all_orders())} - up)
         yield Finding("Workers", bool(members) and not down, _up(len(members), down))
         if len(members) > 1:
             yield _common_folder({n: host_of(m, 0).shared for n, m in members.items()})
+        for name, reason in cluster.left_out.items():
+            yield Finding(f"Worker {name}", False, f"left out: {reason}")
         for name, member in members.items():
             theirs = {k: member.versions.get(k) for k in mine}
             words = ", ".join(f"{k} {v}" for k, v in theirs.items())

@@ -154,6 +154,7 @@ class ClusterClient:
         self._membership: Membership | None = None
         self._clock_s = None  # perhaps of another server
         self._not_understood: set[str] = set()  # workers of another horn
+        self.left_out: dict[str, str] = {}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -165,10 +166,32 @@ class ClusterClient:
     # workers
 
     def workers(self) -> dict[str, Member]:
+        """The workers that are up. One whose node is not as this horn writes it is in ``left_out``,
+        with the reason, and warned of, as masters leave it out. Raises AccessDenied, ProtocolError:
+        all of them are so.
+        """
+        unread = dict[str, HornError]()
+        found = self._registered().members(unread)
+        for name, member in list(found.items()):
+            try:
+                host_of(member, 0)
+            except ProtocolError as error:
+                unread[name] = error
+                del found[name]
+        if unread and not found:
+            raise next(iter(unread.values()))
+        left_out = {name: str(error) for name, error in unread.items()}
+        for name, reason in left_out.items():
+            if self.left_out.get(name) != reason:
+                logger.warning("worker %s is left out: %s", name, reason)
+        self.left_out = left_out
+        return found
+
+    def _registered(self) -> Membership:
         if self._membership is None:
             self._membership = Membership(self.coord, self.paths.workers())
             self._stack.callback(self._membership.close)
-        return self._membership.members()
+        return self._membership
 
     def standstill(self) -> str:
         """In words, that jobs stand still since no worker is up; "" if one is."""
@@ -195,7 +218,7 @@ class ClusterClient:
         jobs still have their places there.
         """
         orders = self.paths.orders(paths.checked("worker", name))
-        if name in self.workers():
+        if name in self.workers() or name in self.left_out:
             raise Conflict(f"worker {name} is up: end it first")
         if self.coord.get(orders) is None:
             raise NotFound(f"no worker {name!r} is known; horn doctor --cluster names them")

@@ -11,12 +11,16 @@ import pytest
 
 import zk
 from horn import terminal
+from horn.cli import doctor
 from horn.cli._remote import JobWatcher, StandstillNotice
 from horn.cluster import submission
 from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.submission import Submission
 from horn.coordination.jobs import JobState
+from horn.coordination.membership import Membership
+from horn.coordination.paths import LAYOUT
+from horn.errors import Conflict, ProtocolError
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]
@@ -114,3 +118,32 @@ def test_who_is_attached_hears_of_a_standstill_each_time_and_of_a_failure_once(
     if not quiet:
         said.insert(0, "Restarting (attempt 2): killed")
     assert capsys.readouterr().err.splitlines() == said
+
+
+@pytest.mark.net
+def test_a_worker_that_another_horn_registered_is_left_out_for_that_of_this_one(
+    alone: ClusterClient,
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Its slots were no number, and no command that looks at the workers ended well."""
+    workers = Membership(alone.coord, alone.paths.workers())
+    versions_of = {"layout": LAYOUT}
+    workers.join("newer", "tcp://127.0.0.1:1", versions=versions_of, info={"slots": "2"})
+    alone.coord.create(f"{alone.paths.workers()}/odd", b"{", ephemeral=True)
+    with ClusterClient(alone.hosts) as early, pytest.raises(ProtocolError, match="that horn wrote"):
+        early.workers()  # there is no other
+    own = Membership(alone.coord, alone.paths.workers())
+    own.join("own", "tcp://127.0.0.1:1", versions=versions_of, info={"slots": 2, "files": 0})
+    for _ in range(2):
+        assert [*alone.free(alone.workers())] == ["own"]
+    assert len([r for r in caplog.records if "is left out" in r.getMessage()]) == 2  # once each
+    assert [worker["name"] for worker in run("status", "--json").json["workers"]] == ["own"]
+    assert "worker newer is left out: workers/newer is not a worker" in caplog.text
+    monkeypatch.setattr(doctor, "_call", lambda *_: "as if it answered")
+    checks = {found.what: found.is_well for found in doctor._there(alone.hosts, None)}
+    assert checks["Workers"] and not checks["Worker newer"] and not checks["Worker odd"]
+    with pytest.raises(Conflict, match="worker newer is up"):
+        alone.forget_worker("newer")
+    own.close(), workers.close()
