@@ -13,6 +13,7 @@ import numpy as np
 from horn.connections import Edges
 from horn.layers import Layer
 from horn.network import Network
+from horn.partition.cuts import cuts, is_tied
 from horn.program import base, in_all_groups
 from horn.topology import share
 
@@ -63,14 +64,15 @@ class Share:
         return share(n, self.task, self.n_tasks)
 
     def neurons(self, layer: int) -> tuple[int, int]:
-        """The task's share of a layer's neurons: a range; in a layer with a shape whole rows of it,
-        or whole positions where there are fewer rows than tasks.
+        """The task's share of a layer's neurons: a range, by their synapses (``cuts``); in a layer
+        with a shape whole rows of it, or whole positions where there are fewer rows than tasks.
         """
         of = self.network.layers[layer]
-        each = 1
-        if has_whole_positions(self.network, of):
-            rows = of.shape[0] >= self.n_tasks
-            each = of.size // (of.shape[0] if rows else of.n_positions)
+        if not has_whole_positions(self.network, of):
+            start, stop = cuts(self.network, layer, self.n_tasks)[self.task : self.task + 2]
+            return int(start), int(stop)
+        rows = of.shape[0] >= self.n_tasks
+        each = of.size // (of.shape[0] if rows else of.n_positions)
         start, stop = self.range(of.size // each)
         return start * each, stop * each
 
@@ -281,14 +283,7 @@ def has_whole_positions(network: Network, layer: Layer) -> bool:
     """Whether tasks divide a layer by its positions, channels together: if it has a shape. Not at
     the ends of dense ties, where the shares of two layers are equal, whatever their shapes.
     """
-    if not layer.extents:
-        return False
-    for other in network.layers:
-        for link in other.links:
-            if (tie := link.tie) is not None and tie.link.edges is None:
-                if layer in (other, link.source, tie.layer, tie.link.source):
-                    return False
-    return True
+    return bool(layer.extents) and not is_tied(network, layer, dense_only=True)
 
 
 def tight(places: Array) -> Places:

@@ -26,7 +26,7 @@ from horn.planner.computing import Array
 from horn.planner.cost_model import Costs, Superstep
 from horn.planner.machine import Machine
 from horn.planner.search import Search
-from horn.program import Program
+from horn.program import Frame, Program, letter_axes
 from horn.topology import Topology, largest_share
 
 MAX_SHOWN = 4  # tasks whose shares are named one by one
@@ -49,14 +49,16 @@ class LayerPlan(summary.LayerSummary):
     """A layer on its tasks.
 
     work : "neurons" (each task computes its own), "channels" (those of its channels), "rows" (each
-    its rows of the batch) or "all" (every task everything). neurons, weights : per task; a task
-    computes ``neurons`` of them. placement : by weight array, "receiver", "sender", "replicated",
-    "channels" or "input_channels". n_messages, n_bytes : in a batch, of all tasks together, in the
-    supersteps that begin here. seconds : of computing in a batch, predicted, of the slowest task.
+    its rows of the batch) or "all" (every task everything). neurons, synapses, weights : per task;
+    a task computes ``neurons`` of them, and passes messages along ``synapses``. placement : by
+    weight array, "receiver", "sender", "replicated", "channels" or "input_channels". n_messages,
+    n_bytes : in a batch, of all tasks together, in the supersteps that begin here. seconds : of
+    computing in a batch, predicted, of the slowest task.
     """
 
     work: str
     neurons: tuple[int, ...]
+    synapses: tuple[int, ...]
     weights: tuple[int, ...]
     placement: dict[str, str]
     supersteps: tuple[int, ...]
@@ -71,10 +73,18 @@ class LayerPlan(summary.LayerSummary):
             return "all"
         if self.work == "rows" and len(self.neurons) > 1:
             return "rows"
-        if len(self.neurons) <= MAX_SHOWN:
-            return " + ".join(map(str, self.neurons))
-        low, high = min(self.neurons), max(self.neurons)
-        return f"{len(self.neurons)} x {low if low == high else f'{low}-{high}'}"
+        return _each(self.neurons)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether a task's part of the synapses is not that of the neurons, by over a tenth of what
+        it would have of equal parts.
+        """
+        n, total = sum(self.neurons), sum(self.synapses)
+        return any(
+            10 * len(self.neurons) * abs(own * n - neurons * total) > n * total
+            for own, neurons in zip(self.synapses, self.neurons, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,9 @@ class Plan:
         columns = ["Layer", "Neuron", "Units", "Params", "Runs as", "Partition", "Placement",
                    "Messages", "Bytes", "Predicted"]  # fmt: skip
         rows = []
+        is_uneven = any(layer.is_uneven for layer in self.layers)
+        if is_uneven:
+            columns.insert(6, "Synapses")
         for layer in self.layers:
             where = list(layer.placement.values())
             where = where[:1] if len(set(where)) == 1 else where
@@ -167,6 +180,7 @@ class Plan:
                 [
                     f"{layer.index} {layer.name}", layer.neuron, layer.extent,
                     f"{layer.parameters:,}", layer.runs_as, layer.partition,
+                    *([_each(layer.synapses) if layer.index else "–"] if is_uneven else []),
                     ", ".join(where) or "–",
                     f"{layer.n_messages:,}", size(layer.n_bytes), duration(layer.seconds),
                 ]
@@ -373,10 +387,16 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
         sent = [s for s in cost.supersteps if s.layer == layer.index]
         arrays = [array for link in layer.links for array in link.weights.values()]
         weights = sum((sizes[array] for array in arrays), np.zeros(costs.n_tasks))
+        frames = [
+            placement.at(Frame(layer.index, position)) for position in range(len(layer.links))
+        ]
+        each = (costs.computing.size(letter_axes(network, frame, "oi")) for frame in frames)
+        synapses = sum(each, np.zeros(costs.n_tasks))
         return LayerPlan(
             **vars(row),
             work=work,
             neurons=tuple(map(int, costs.computing.length(axis))),
+            synapses=tuple(map(int, synapses)),
             weights=tuple(map(int, weights)),
             placement={
                 layer.called(position): placement.links.get((layer.index, position), "replicated")
@@ -419,6 +439,14 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
 
 
 # --- words
+
+
+def _each(of_tasks: tuple[int, ...]) -> str:
+    """The numbers of tasks in words: 50 + 50, or 64 x 8, or 64 x 7-8."""
+    if len(of_tasks) <= MAX_SHOWN:
+        return " + ".join(f"{n:,}" for n in of_tasks)
+    low, high = min(of_tasks), max(of_tasks)
+    return f"{len(of_tasks)} x {low:,}" + (f"-{high:,}" if high > low else "")
 
 
 def size(n_bytes: float) -> str:

@@ -229,3 +229,28 @@ def test_the_fewest_rows_for_a_second_thread_are_those_that_are_given_one():
             assert rows >= 1
             assert choose_threads(net, rows, 8, n_tasks) > 1
             assert rows == 1 or choose_threads(net, rows - 1, 8, n_tasks) == 1
+
+
+def uneven(fans: list[int]) -> horn.Job:
+    indptr = np.concatenate([[0], np.cumsum(fans)])
+    sources = np.concatenate([np.arange(n) for n in fans])
+    net = horn.Network(seed=1)
+    net.input(50)
+    net.layer(len(fans), activation="tanh", connect=horn.Sparse(csr=(indptr, sources)))
+    net.output(4, activation="softmax", loss="cross_entropy")
+    return job(net)
+
+
+def test_a_plan_says_the_synapses_of_tasks_where_neurons_have_unequal_numbers():
+    pins = {"layer1": "receiver"}
+    found = plan.cheapest(uneven([50] * 10 + [2] * 30), 2, pins, machine=HERE)
+    hidden = found.layers[1]
+    assert sum(hidden.synapses) == 560
+    assert max(hidden.synapses) <= 300  # 520 if each task had as many neurons
+    columns, rows = found.rows()
+    assert rows[1][columns.index("Synapses")] == " + ".join(map(str, hidden.synapses))
+    assert rows[0][columns.index("Synapses")] == "–"
+    even = plan.cheapest(uneven([5] * 40), 2, pins, machine=HERE)
+    assert even.layers[1].synapses == (100, 100)
+    assert "Synapses" not in even.rows()[0]
+    assert found.as_dict()["layers"][1]["synapses"] == hidden.synapses
