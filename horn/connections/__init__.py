@@ -50,6 +50,11 @@ class Edges:
         return self._weight is not None
 
     @property
+    def has_list(self) -> bool:
+        """Whether ``indices`` are there, not made when they are asked for."""
+        return not callable(self._indices)
+
+    @property
     def numbered(self) -> Edges:
         """The same synapses with the index of each one's weight."""
         if self.is_shared:

@@ -26,9 +26,10 @@ from horn.planner.computing import Array
 from horn.planner.cost_model import Costs, Superstep
 from horn.planner.machine import Machine
 from horn.planner.search import Search
-from horn.program import Frame, Program, letter_axes
+from horn.program import Frame, Loop, Program, letter_axes
 from horn.topology import Topology, largest_share
 
+DIVIDED = ("o", "i", "m", "c")  # the letters of frames along which tasks divide synapses
 MAX_SHOWN = 4  # tasks whose shares are named one by one
 Pins: TypeAlias = Mapping[str, str] | None  # as ``placement.pinned`` reads them
 
@@ -105,8 +106,9 @@ class MeasuredStep:
 class Plan:
     """The predicted work of a job on its tasks. Bytes and messages are those of a full batch.
 
-    predicted_s : of an update. memory_bytes : per task, by purpose; a host's tasks share one copy
-    of the data. measured : None before a run (``after``).
+    predicted_s : of an update. memory_bytes : per task, by purpose ("synapses": the lists of who
+    hears whom in sparse links), without Python and its libraries; a host's tasks share one copy of
+    the data. measured : None before a run (``after``).
     """
 
     n_tasks: int
@@ -205,6 +207,8 @@ class Plan:
         ]
         largest = {what: max(each) for what, each in self.memory_bytes.items()}
         data = largest.pop("data")
+        if not largest["synapses"]:  # no sparse links
+            del largest["synapses"]
         parts = ", ".join(f"{what} {size(n)}" for what, n in largest.items())
         said.append(
             f"Memory per task about {size(sum(largest.values()))}: {parts}; data, once per host, "
@@ -423,6 +427,7 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
         "parameters": learned,
         "optimizer": tuple(n * len(job.optimizer.slots) for n in learned),
         "activations": n_bytes(work),
+        "synapses": _list_bytes(program, costs),
         "data": (summary.memory_bytes(job)["data"],) * costs.n_tasks,
     }
     return Plan(
@@ -436,6 +441,33 @@ def _described(job: Job, placement: Placement, program: Program, costs: Costs) -
         cost.seconds,
         memory,
     )
+
+
+def _list_bytes(program: Program, costs: Costs) -> tuple[int, ...]:
+    """The memory of the lists of who hears whom in sparse links, per task: those of the network,
+    and the kernels' own of the task's synapses. Windows run without.
+    """
+    layers = program.network.layers
+    sparse = [
+        (layer.index, position)
+        for layer in layers
+        for position, link in enumerate(layer.links)
+        if link.owner.edges is not None and link.owner.edges.has_list
+    ]
+    whole = {id(e): e for layer, k in sparse if (e := layers[layer].links[k].edges) is not None}
+    n_bytes = np.full(costs.n_tasks, sum(8.0 * (e.n + len(e.indptr)) for e in whole.values()))
+    frames = {s.frame for s in program.statements if isinstance(s, Loop) and not s.frame.shared}
+    splits = {(f.layer, f.link, f.split if f.split in DIVIDED else "") for f in frames}
+    for layer, position, split in splits:
+        if position is not None and (layer, position) in sparse:
+            edges, ends = (
+                costs.computing.size(letter_axes(program.network, Frame(layer, position, split), x))
+                for x in ("oi", "o")
+            )
+            # four numbers of 32 bits for a synapse, by receiver and by source; where a task has a
+            # part, the sources as numbers of its own, and of a sender's the places too
+            n_bytes += edges * (16 + 8 * (split != "") + 8 * (split == "i")) + 8 * ends
+    return tuple(map(int, n_bytes))
 
 
 # --- words

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import horn
+from horn.backends._edge_lists import EdgeLists
 from horn.errors import CompileError, JobError, ModelError
 from horn.partition.rewrite import partition
+from horn.partition.share import Share
 from horn.planner import plan
 from horn.planner.assumptions import Assumption
 from horn.planner.machine import Machine
@@ -254,3 +256,20 @@ def test_a_plan_says_the_synapses_of_tasks_where_neurons_have_unequal_numbers():
     assert even.layers[1].synapses == (100, 100)
     assert "Synapses" not in even.rows()[0]
     assert found.as_dict()["layers"][1]["synapses"] == hidden.synapses
+
+
+@pytest.mark.parametrize("where", ["receiver", "sender"])
+def test_the_memory_of_a_plan_has_the_lists_of_synapses(where):
+    described = uneven([50] * 10 + [2] * 30)
+    found = plan.cheapest(described, 2, {"layer1": where}, machine=HERE)
+    edges = described.network.layers[1].links[0].edges
+    for task, n_bytes in enumerate(found.memory_bytes["synapses"]):
+        own = Share(described.network, task, 2).edges(1, 0, "i" if where == "sender" else "o")
+        lists = vars(EdgeLists.of(own)).values()
+        local = [own.sources, *([] if isinstance(own.places, slice) else [own.places])]
+        held = sum(array.nbytes for array in (edges.indptr, edges.indices, *local, *lists))
+        assert 0.9 * held <= n_bytes <= 1.1 * held
+    assert "synapses 1" in found.lines()[1]
+    dense = plan.cheapest(job(chain(12, 8, 3)), 2, machine=HERE)
+    assert dense.memory_bytes["synapses"] == (0, 0)
+    assert "synapses" not in dense.lines()[1]
