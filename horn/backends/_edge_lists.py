@@ -51,9 +51,13 @@ _MADE: weakref.WeakKeyDictionary[LocalEdges, EdgeLists] = weakref.WeakKeyDiction
 
 
 def _order(numbers: Array) -> Array:
-    """A stable argsort of numbers from 0; NumPy sorts 16 bits by radix, several times as fast."""
-    low = np.argsort(numbers.astype(np.uint16), kind="stable")
+    """A stable argsort of numbers from 0: NumPy sorts 16 bits by radix; of more bits it sorts
+    numbers, each with its place below it, several times as fast as places.
+    """
     if numbers.max(initial=0) < 1 << 16:
-        return low.astype(np.int32)
-    high = (numbers >> 16).astype(np.uint16)
-    return low[np.argsort(high[low], kind="stable")].astype(np.int32)
+        return np.argsort(numbers.astype(np.uint16), kind="stable").astype(np.int32)
+    keys = numbers.astype(np.int64) << 32
+    keys |= np.arange(len(keys))
+    keys.sort()
+    keys &= (1 << 32) - 1
+    return keys.astype(np.int32)
