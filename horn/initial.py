@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from horn import modelfile
+from horn.connections import Edges
+from horn.connections.placed import PLACED
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_from_json
 from horn.errors import DataError, ModelError
+from horn.layer_costs import EDGE_ARRAYS
+from horn.layers import Link
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
@@ -49,30 +53,30 @@ def beginning(given: Any, network: Network) -> Beginning:
     Raises
     ------
     ModelError : no array has a name of the network's, an array of the same name has another
-    shape, or its sparse connections, or windows with weights of their own, are others.
+    shape, or its numbers are of other synapses there: of other sparse connections, or windows.
     DataError : a given array holds what is no finite number.
     """
     left: tuple[str, ...] = ()
-    windows: Mapping[str, Any] = {}
+    synapses: Mapping[str, Synapses] = {}
     classes: AllClasses = getattr(given, "classes", None)
     normalization: Normalization | None = getattr(given, "normalization", None)
     feature_names: tuple[str, ...] = getattr(given, "feature_names", ())
     if isinstance(given, Beginning):  # from the job that this one is made from
         left = given.unused
-        parameters, states, edges = given.parameters, given.states, {}
+        parameters, states = given.parameters, given.states
     elif isinstance(given, (str, os.PathLike)):
         manifest, arrays = modelfile.read(given)
         with modelfile.understood(given):
             classes, normalization, feature_names = seen(manifest)
-            windows = own_windows(manifest["network"]["layers"])
+            synapses = synapses_in_file(manifest["network"]["layers"], arrays)
         states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
-        edges = {n: a for n, a in arrays.items() if n.endswith(("/indptr", "/indices", "/weight"))}
-        parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and n not in edges}
+        ends = tuple(f"/{part}" for part in EDGE_ARRAYS)
+        parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and not n.endswith(ends)}
     elif isinstance(given, Mapping):
-        parameters, states, edges = {n: _numbers(a, n) for n, a in given.items()}, {}, {}
+        parameters, states = {n: _numbers(a, n) for n, a in given.items()}, {}
     elif hasattr(given, "parameters") and hasattr(given, "network"):
-        parameters, states, edges = given.parameters, given.states, sparse_edges(given.network)
-        windows = _windows(given.network)
+        parameters, states = given.parameters, given.states
+        synapses = synapses_of(given.network)
     else:
         has_one = "; it has its model: initial=run.model" if hasattr(given, "model") else ""
         raise ModelError(
@@ -98,21 +102,7 @@ def beginning(given: Any, network: Network) -> Beginning:
             raise ModelError(
                 f"Job: initial: {name} is {found} there and {wanted} in this network; {remedy}"
             )
-    own = sparse_edges(network)
-    for name in edges.keys() & own.keys():
-        if not np.array_equal(edges[name], own[name]):
-            raise ModelError(
-                f"Job: initial: the sparse connections of {name.rpartition('/')[0]} are others "
-                f"than in this network; begin with  Job(model.network, ..., initial=model)"
-            )
-    mine = _windows(network)
-    for name in windows.keys() & mine.keys():
-        if windows[name] != mine[name]:
-            raise ModelError(
-                f"Job: initial: {name} is of {_told(windows[name])} there and of "
-                f"{_told(mine[name])} in this network, so its numbers are of other synapses; give "
-                f"that layer another name, and it is drawn from the seed"
-            )
+    _check_synapses(synapses, network, taken)
     return Beginning(
         {name: parameters[name] for name in taken},
         {n: a for n, a in states.items() if np.shape(a) == network.state_shapes.get(n)},
@@ -149,36 +139,96 @@ def seen(
     )
 
 
-def own_windows(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The geometry of windows with weights of their own at each position, by the name of the
-    weights: kernel, stride and shape decide a number's synapse. layers : of a model file.
+@dataclass(frozen=True, eq=False)
+class Synapses:
+    """What says of which synapse each number of a weight array is: ``edges``, None for a dense
+    connection, and the settings of a shaped connection of horn's, from which they follow.
     """
+
+    edges: Edges | None
+    windows: Any = None
+
+    def are_those_of(self, other: Synapses) -> bool:
+        """Whether each number of the array is of the same synapses in both. Weights that the
+        positions of horn's windows share are of no synapse: those of another picture are the same.
+        """
+        if self.windows is not None and other.windows is not None:
+            if self.windows == other.windows:
+                return True
+            if all(one.edges is not None and one.edges.is_shared for one in (self, other)):
+                return True
+        a, b = self.edges, other.edges
+        if a is None or b is None:
+            return a is b
+        if not np.array_equal(a.indptr, b.indptr) or not np.array_equal(a.indices, b.indices):
+            return False
+        if not a.is_shared and not b.is_shared:
+            return True
+        return np.array_equal(a.numbered.weight, b.numbered.weight)  # type: ignore[arg-type]
+
+
+def synapses_of(network: Network) -> dict[str, Synapses]:
+    """The synapses of each weight array of a network, by the link's name of it."""
+    return {
+        link.weight: Synapses(link.edges, _windows(link) if link.is_known else None)
+        for layer in network.layers
+        for link in layer.links
+        if link.tie is None
+    }
+
+
+def synapses_in_file(
+    layers: Sequence[Mapping[str, Any]], arrays: Mapping[str, Array]
+) -> dict[str, Synapses]:
+    """The same, of the layers and arrays of a model file."""
     found = {}
     for layer in layers:
         for link in layer.get("links", ()):
-            if "windows" in link and not layer.get("kinds"):
-                told = {k: _plain(v) for k, v in link["windows"].items()}
-                below = _plain(layers[link["source"]].get("shape", ()))
-                found[link["weight"]] = link["connection"], below, told
+            name, below = link["weight"], layers[link["source"]]
+            if "tied" in link:
+                continue
+            if "windows" in link:
+                settings = {k: _plain(v) for k, v in link["windows"].items()}
+                shape = _plain(below.get("shape", ())) or (below["size"],)
+                edges = PLACED[link["connection"]](**settings).at(shape, name).edges
+                found[name] = Synapses(edges, (link["connection"], shape, settings))
+            elif link["sparse"]:
+                indptr, indices, weight = (arrays.get(f"{name}/{part}") for part in EDGE_ARRAYS)
+                found[name] = Synapses(Edges(indptr, indices, weight))  # type: ignore[arg-type]
+            else:
+                found[name] = Synapses(None)
     return found
 
 
-def _windows(network: Network) -> dict[str, Any]:
-    return own_windows(
-        [
-            {
-                "shape": layer.extents,
-                "kinds": layer.kinds,
-                "links": [
-                    {"source": link.source.index, "weight": link.weight,
-                     "connection": type(link.connection).__name__}
-                    | ({"windows": vars(link.connection)} if link.is_known else {})
-                    for link in layer.links
-                ],
-            }
-            for layer in network.layers
-        ]
-    )  # fmt: skip
+def _windows(link: Link) -> Any:
+    settings = {k: _plain(v) for k, v in vars(link.connection).items()}
+    return type(link.connection).__name__, link.source.shape, settings
+
+
+def _check_synapses(
+    given: Mapping[str, Synapses], network: Network, taken: Collection[str]
+) -> None:
+    """Raise ModelError for a taken weight array whose numbers are of other synapses here."""
+    for layer in network.layers:
+        for link in layer.links:
+            there = given.get(link.weight)
+            is_taken = link.tie is None and not set(taken).isdisjoint(link.weights.values())
+            if there is None or not is_taken:
+                continue
+            here = Synapses(link.edges, _windows(link) if link.is_known else None)
+            if there.are_those_of(here):
+                continue
+            if there.windows is not None and here.windows is not None:
+                raise ModelError(
+                    f"Job: initial: {link.weight} is of {_told(there.windows)} there and of "
+                    f"{_told(here.windows)} in this network, so its numbers are of other synapses; "
+                    "give that layer another name, and it is drawn from the seed"
+                )
+            raise ModelError(
+                f"Job: initial: the sparse connections of {link.weight} are others than in this "
+                "network, or in another order; begin with  Job(model.network, ..., initial=model),"
+                "  or give that layer another name, and it is drawn from the seed"
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -131,6 +131,55 @@ def test_other_sparse_connections_are_refused():
     assert horn.train(job(model.network, initial=model)).iterations == 40
 
 
+class Ring:
+    """Each neuron hears the next one below. order : the numbers of their weights, if said."""
+
+    def __init__(self, order: Any = None) -> None:
+        self.order = order
+
+    def edges(self, n_sources: int, n_receivers: int, rng: Any) -> Any:
+        there = None if self.order is None else (self.order, (n_receivers,))
+        heard = (np.arange(n_receivers) + 1) % n_sources
+        return horn.connections.Edges(np.arange(n_receivers + 1), heard, *(there or ()))
+
+
+MIXED = np.random.default_rng(0).permutation(64)
+MIXED_PAIRS = horn.Sparse(edge_list=[(int(k), o) for o, k in enumerate(MIXED)])
+
+
+@pytest.mark.parametrize("kind", ["model", "path"])
+@pytest.mark.parametrize(
+    "there, here, is_same",
+    [
+        (Ring(MIXED), Ring(MIXED), True),
+        (Ring(np.arange(64)), Ring(), True),
+        (horn.Sparse(edge_list=[(o, o) for o in range(64)]), horn.OneToOne(), True),
+        (horn.OneToOne(), horn.Sparse(edge_list=[(o, o) for o in range(64)]), True),
+        (Ring(MIXED), Ring(), False),
+        (Ring(), Ring(MIXED), False),
+        (MIXED_PAIRS, horn.OneToOne(), False),
+        (horn.OneToOne(), MIXED_PAIRS, False),
+    ],
+)
+def test_as_many_weights_of_other_synapses_are_not_taken(there, here, is_same, kind, tmp_path):
+    def net(connect: Any) -> horn.Network:
+        made = horn.Network(seed=4)
+        made.input(64)
+        made.layer(64, connect=connect, activation="tanh", name="code")
+        made.output(10, activation="softmax", loss="cross_entropy", name="head")
+        return made
+
+    given: Any = horn.Model(net(there), net(there).initial_parameters())
+    if kind == "path":
+        given.save(tmp_path / "m.horn")
+        given = tmp_path / "m.horn"
+    if is_same:
+        assert "code.weight" in job(net(here), initial=given).initial.taken
+    else:
+        with pytest.raises(ModelError, match="the sparse connections of code.weight are others"):
+            job(net(here), initial=given)
+
+
 def test_the_network_of_a_model_alone_starts_afresh_and_says_so(trained, tmp_path, caplog):
     trained.save(tmp_path / "m.horn")
     for model in (trained, horn.Model.load(tmp_path / "m.horn")):
