@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs
 class Beginning:
     """Initial arrays of a job by their origin: ``taken`` from the given ones, ``drawn`` from the
     seed where none is given, ``unused`` where the network has none of that name. ``classes``,
-    ``normalization`` and ``feature_names`` are those of the model that they are from.
+    ``normalization`` and ``feature_names`` are those of the model that they are from; ``synapses``
+    those of the network that they were taken for, to which another one is compared.
     """
 
     parameters: Mapping[str, Array]
@@ -39,6 +40,7 @@ class Beginning:
     classes: AllClasses = None
     normalization: Normalization | None = None
     feature_names: tuple[str, ...] = ()
+    synapses: Mapping[str, Synapses] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         said = [f"begins with {', '.join(self.taken)}"]
@@ -63,7 +65,7 @@ def beginning(given: Any, network: Network) -> Beginning:
     feature_names: tuple[str, ...] = getattr(given, "feature_names", ())
     if isinstance(given, Beginning):  # from the job that this one is made from
         left = given.unused
-        parameters, states = given.parameters, given.states
+        parameters, states, synapses = given.parameters, given.states, given.synapses
     elif isinstance(given, (str, os.PathLike)):
         manifest, arrays = modelfile.read(given)
         with modelfile.understood(given):
@@ -74,6 +76,8 @@ def beginning(given: Any, network: Network) -> Beginning:
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and not n.endswith(ends)}
     elif isinstance(given, Mapping):
         parameters, states = {n: _numbers(a, n) for n, a in given.items()}, {}
+        if (whose := getattr(given, "network", None)) is not None:  # model.parameters
+            synapses = synapses_of(whose)
     elif hasattr(given, "parameters") and hasattr(given, "network"):
         parameters, states = given.parameters, given.states
         synapses = synapses_of(given.network)
@@ -112,6 +116,7 @@ def beginning(given: Any, network: Network) -> Beginning:
         classes,
         normalization,
         feature_names,
+        synapses_of(network),
     )
 
 

@@ -50,10 +50,12 @@ KEPT_FACTS = ("name", "scale", "highest", "seed", "date", "stateful", "iteration
 
 
 class _LearnedArrays(Mapping[str, Array]):
-    """A model's arrays, read-only: a missing or assigned name raises an error with the remedy."""
+    """A model's arrays, read-only: a missing or assigned name raises an error with the remedy.
+    network : the model's, whose synapses the weights are of.
+    """
 
-    def __init__(self, kind: str, arrays: dict[str, Array]) -> None:
-        self._kind, self._arrays = kind, arrays
+    def __init__(self, kind: str, arrays: dict[str, Array], network: Network) -> None:
+        self._kind, self._arrays, self.network = kind, arrays, network
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._arrays:
@@ -157,12 +159,12 @@ class Model:
     @property
     def parameters(self) -> Mapping[str, Array]:
         """The learned arrays by name; read-only. A model with others: ``with_arrays``."""
-        return _LearnedArrays("parameters", self._parameters)
+        return _LearnedArrays("parameters", self._parameters, self.network)
 
     @property
     def states(self) -> Mapping[str, Array]:
         """The States of the neurons between batches, by name; read-only."""
-        return _LearnedArrays("states", self._states)
+        return _LearnedArrays("states", self._states, self.network)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -42,7 +42,7 @@ from horn.connections._matrix import is_matrix
 from horn.connections.part import Part
 from horn.errors import ModelError, is_whole
 from horn.initializers import Initializer
-from horn.layers import Connects, InputNeuron, Inputs, Interlayer, Layer, SynapseArray
+from horn.layers import Connects, InputNeuron, Inputs, Interlayer, Layer, Link, SynapseArray
 from horn.losses import Loss
 from horn.neuron import Neuron, check_class
 from horn.neurons import Comparison, Penalty, Relay, Standard
@@ -431,18 +431,29 @@ class Network:
         """The same description with another seed, or with other fields of some layers: {"layer1":
         {"size": 100}}.
 
-        Random connections are drawn anew from the seed. Handles of the old layers are not layers of
-        the new network.
+        Random connections are drawn anew from the seed, but not between layers of the same sizes
+        whose weights are learned: of a model's network, or of arrays that a job begins with.
+        Handles of the old layers are not layers of the new network.
         """
         network = Network(self.seed if seed is None else seed)
+        resized = {name for name, each in (changes or {}).items() if "size" in each}
         for layer in self.layers:
             links = tuple(wiring.moved(k, network.layers) for k in layer.links)
             changed = (changes or {}).get(layer.name, {})
             if not layer.answers:  # as large as the layers that it compares
                 links = tuple(replace(k, connection=Part(0, (k.source.size,))) for k in links)
+            was = layer
+            keeps = [
+                self._is_learned(old) and not {was.name, new.source.name} & resized
+                and old.source.size == new.source.size
+                for old, new in zip(was.links, links, strict=True)
+            ]  # fmt: skip
             layer = replace(layer, links=links, **changed)
             if links:
-                links = tuple(wiring.drawn_later(k, layer.index) for k in links)
+                links = tuple(
+                    k if is_kept else wiring.drawn_later(k, layer.index)
+                    for k, is_kept in zip(links, keeps, strict=True)
+                )
                 layer = replace(layer, links=links)
                 placed = [k.source.kind for k in links if k.is_placed]
                 size = None if placed and "later" not in placed else layer.shape
@@ -450,7 +461,11 @@ class Network:
                     size = (layer.size,)
                 wired = [(k.connection, k.source) for k in links]
                 found = wiring.wired(wired, size, layer.index, layer.name, network.seed)
-                drawn = (replace(k, edges=e) for k, e in zip(links, found.edges, strict=True))
+                drawn = (
+                    link if is_kept and math.prod(found.shape) == was.size
+                    else replace(link, edges=edges)
+                    for link, edges, is_kept in zip(links, found.edges, keeps, strict=True)
+                )  # fmt: skip
                 extents = found.shape if len(found.shape) > 1 else ()
                 layer = replace(
                     layer, links=tuple(drawn), size=math.prod(found.shape), extents=extents
@@ -459,6 +474,13 @@ class Network:
                 layer = replace(layer, size=wiring.whole_size(layer.size, layer.name), extents=())
             network._add(layer)
         return network.freezing(self.frozen)
+
+    def _is_learned(self, link: Link) -> bool:
+        """Whether a link has learned weights, and its connection alone does not say of which
+        synapses.
+        """
+        given = self.is_of_model or not self._given.keys().isdisjoint(link.weights.values())
+        return given and bool(link.kept_edges)
 
     def _add(self, layer: Layer) -> Layer:
         if self.is_of_model:

@@ -131,6 +131,61 @@ def test_other_sparse_connections_are_refused():
     assert horn.train(job(model.network, initial=model)).iterations == 40
 
 
+def heard_late(seed: int = 4) -> horn.Network:
+    """Sparse from below, from itself, and from a layer that comes later."""
+    net = horn.Network(seed=seed)
+    below = net.input(5, steps=3)
+    inputs = {"x": below, "own": horn.Delayed(), "top": horn.Delayed("top")}
+    some = {name: horn.Sparse(fan_in=2) for name in inputs}
+    net.layer(6, inputs=inputs, connect=some, name="code")
+    net.layer(4, name="top")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net
+
+
+def synapses(net: horn.Network) -> list[list[int]]:
+    return [k.edges.indices.tolist() for x in net.layers for k in x.links if k.edges is not None]
+
+
+def test_another_seed_leaves_learned_weights_on_their_synapses(tmp_path):
+    model = horn.Model(heard_late(), heard_late().initial_parameters())
+    model.save(tmp_path / "m.horn")
+    data = np.ones((4, 3, 5)), np.zeros(4, int)
+    for given in (model, horn.Model.load(tmp_path / "m.horn"), dict(model.parameters)):
+        begun = horn.Job(heard_late(), data, initial=given)
+        other = begun.with_settings(network=begun.network.rebuilt(seed=9))
+        again = other.with_settings(network=other.network.rebuilt(seed=10))
+        assert synapses(again.network) == synapses(model.network)
+        for name, array in again.network.initial_parameters().items():
+            np.testing.assert_array_equal(array, model.parameters[name])
+    assert synapses(model.network.rebuilt(seed=9)) == synapses(model.network)
+    assert synapses(heard_late().rebuilt(seed=9)) == synapses(heard_late(9))
+    more = horn.train(begun, seed=9, progress=False).model
+    assert synapses(more.network) == synapses(model.network)
+
+
+def test_learned_synapses_of_layers_of_other_sizes_are_drawn_anew():
+    model = horn.Model(heard_late(), heard_late().initial_parameters())
+    wide = model.network.rebuilt(seed=9, changes={"top": {"size": 8}})
+    drawn = heard_late().rebuilt(seed=9, changes={"top": {"size": 8}})
+    kept, anew = synapses(wide), synapses(drawn)
+    assert kept[:2] == synapses(model.network)[:2] and kept[2] == anew[2]
+
+
+@pytest.mark.parametrize("kind", ["model", "parameters", "arrays"])
+def test_a_begun_job_takes_no_network_of_other_synapses(kind):
+    sparse = network(connect=horn.Sparse(fan_in=5))
+    model = horn.Model(sparse, sparse.initial_parameters(), sparse.initial_states())
+    parameters = model.parameters
+    given = {"model": model, "parameters": parameters, "arrays": dict(parameters)}[kind]
+    begun, other = job(sparse, initial=given), sparse.rebuilt(seed=9)
+    with pytest.raises(ModelError, match="the sparse connections of .* are others"):
+        begun.with_settings(network=other)
+    if kind != "arrays":
+        with pytest.raises(ModelError, match="the sparse connections of .* are others"):
+            job(other, initial=given)
+
+
 class Ring:
     """Each neuron hears the next one below. order : the numbers of their weights, if said."""
 
