@@ -145,6 +145,11 @@ def _of_each_position(last: Layer) -> str:
 
 def frozen_of(given: Any, network: Network) -> tuple[tuple[str, ...], set[str]]:
     """The names in ``frozen``, and the arrays that they mean. Raises ModelError."""
+    if isinstance(given, Mapping):
+        raise ModelError(
+            "Job: frozen is a list of layers and arrays, each of which is frozen as a whole, not a "
+            f"dict with masks or truth values; write frozen={list(given)!r:.80}"
+        )
     if isinstance(given, (str, Layer)) or not isinstance(given, Iterable):
         raise ModelError(
             'Job: frozen is a list of layers and arrays, as ["layer1", "layer2.bias"]; '

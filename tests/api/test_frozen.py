@@ -166,6 +166,7 @@ def test_a_layer_is_frozen_with_the_weights_that_it_is_tied_to():
     "frozen, sentence",
     [
         ("low", r"frozen is a list of layers and arrays.*got \'low\'"),
+        ({"low.gain": np.zeros(3, bool)}, r"frozen as a whole, not a dict .*=\['low.gain'\]"),
         (3, "frozen is a list of layers and arrays.*got 3"),
         (["lwo"], "no layer and no array 'lwo'; did you mean low[?] It has low, middle, head"),
         (["low.gian"], "did you mean low.gain[?]"),
