@@ -19,6 +19,7 @@ from horn.errors import DataError, ModelError
 from horn.layer_costs import EDGE_ARRAYS
 from horn.layers import Link
 from horn.network import Network
+from horn.neuron import carried
 
 Array = np.ndarray[Any, Any]
 AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs, by their names
@@ -27,7 +28,8 @@ AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs
 @dataclass(frozen=True)
 class Beginning:
     """Initial arrays of a job by their origin: ``taken`` from the given ones, ``drawn`` from the
-    seed where none is given, ``unused`` where the network has none of that name. ``classes``,
+    seed where none is given, ``unused`` where the network has none of that name. ``resized`` :
+    the States that begin anew, since there are others in number. ``classes``,
     ``normalization`` and ``feature_names`` are those of the model that they are from; ``synapses``
     those of the network that they were taken for, to which another one is compared.
     """
@@ -37,6 +39,7 @@ class Beginning:
     taken: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    resized: tuple[str, ...] = ()
     classes: AllClasses = None
     normalization: Normalization | None = None
     feature_names: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class Beginning:
         said = [f"begins with {', '.join(self.taken)}"]
         said += [f"drawn from the seed: {', '.join(self.drawn)}"] * bool(self.drawn)
         said += [f"not used: {', '.join(self.unused)}"] * bool(self.unused)
+        said += [f"of another size, so anew: {', '.join(self.resized)}"] * bool(self.resized)
         return "; ".join(said)
 
 
@@ -107,17 +111,46 @@ def beginning(given: Any, network: Network) -> Beginning:
                 f"Job: initial: {name} is {found} there and {wanted} in this network; {remedy}"
             )
     _check_synapses(synapses, network, taken)
+    fitting, resized = _states(states, network)
     return Beginning(
         {name: parameters[name] for name in taken},
-        {n: a for n, a in states.items() if np.shape(a) == network.state_shapes.get(n)},
+        fitting,
         tuple(taken),
         tuple(name for name in shapes if name not in parameters),
         left + tuple(name for name in parameters if name not in shapes),
+        resized,
         classes,
         normalization,
         feature_names,
         synapses_of(network),
     )
+
+
+def _states(
+    states: Mapping[str, Array], network: Network
+) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """The States of the network, and the names of those that do not fit it. A State that is one
+    number for each map, at all its positions, fits maps of any size.
+    """
+    kinds = {f"{x.name}.{n}": x.kinds for x in network.layers[1:] if x.kinds for n in x.states}
+    anew = {f"{x.name}.{n}" for x in network.layers[1:] for n in carried(x.neuron)}
+    found, resized = {}, []
+    for name, shape in network.state_shapes.items():
+        if name not in states:
+            continue
+        array, n = np.asarray(states[name]), kinds.get(name)
+        if array.shape == shape:
+            found[name] = array
+        elif (
+            n
+            and array.ndim == 1
+            and array.size % n == 0
+            and ((each := array.reshape(-1, n)) == each[:1]).all()
+        ):
+            found[name] = np.tile(each[0], shape[0] // n)
+        elif name not in anew:  # those begin with each sequence
+            resized.append(name)
+    return found, tuple(resized)
 
 
 def _numbers(given: Any, name: str) -> Array:

@@ -337,7 +337,7 @@ def _warn_of_redefined(job: Job) -> None:
 
 def _warn_of_begin(job: Job, code: Description) -> None:
     """Warn of unused initial arrays, of a model's network without them, of an unsavable model."""
-    if job.initial is not None and (job.initial.drawn or job.initial.unused):
+    if job.initial is not None and (job.initial.drawn or job.initial.unused or job.initial.resized):
         logger.warning("the job %s", job.initial)
     if job.initial is None and job.network.is_of_model:
         logger.warning("the network of a model is trained from the start: its learned numbers are "

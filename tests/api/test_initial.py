@@ -186,6 +186,26 @@ def test_a_begun_job_takes_no_network_of_other_synapses(kind):
             job(other, initial=given)
 
 
+@pytest.mark.parametrize("is_of_maps", [True, False])
+def test_states_of_maps_go_on_in_maps_of_another_size(is_of_maps):
+    def net(side: int, head: str) -> horn.Network:
+        made = horn.Network(seed=4)
+        made.input((side, side, 1))
+        made.layer(connect=horn.Convolution(3, 3), neuron=Counting, name="code")
+        made.output(2, activation="softmax", loss="cross_entropy", name=head)
+        return made
+
+    small, large = net(5, "small"), net(6, "large")
+    seen = np.tile([1.0, 2.0, 3.0], 9) if is_of_maps else np.arange(27.0)
+    model = horn.Model(small, small.initial_parameters(), {"code.seen": seen})
+    begun = horn.Job(large, (np.ones((4, 36)), np.zeros(4, int)), initial=model)
+    if is_of_maps:
+        assert begun.network.initial_states()["code.seen"].tolist() == [1.0, 2.0, 3.0] * 16
+        assert begun.initial.resized == ()
+    else:
+        assert "of another size, so anew: code.seen" in str(begun.initial)
+
+
 class Ring:
     """Each neuron hears the next one below. order : the numbers of their weights, if said."""
 
