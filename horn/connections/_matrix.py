@@ -29,6 +29,11 @@ class Matrix:
     what: str
 
 
+def is_masked(thing: Any) -> bool:
+    """Whether something is masked in an array; ``numpy.ma`` is not imported for that."""
+    return bool(np.any(getattr(thing, "mask", False)))
+
+
 def is_matrix(thing: Any) -> bool:
     """Whether ``matrix_of`` accepts the object."""
     module = type(thing).__module__.partition(".")[0]
@@ -38,13 +43,20 @@ def is_matrix(thing: Any) -> bool:
     )
 
 
-def matrix_of(thing: Any) -> Matrix:
-    """The synapses that a matrix or graph describes. Raises ModelError."""
+def matrix_of(thing: Any, has_values: bool = True) -> Matrix:
+    """The synapses that a matrix or graph describes. has_values : its numbers are weights, so that
+    each edge of a graph needs one. Raises ModelError.
+    """
     if isinstance(thing, np.ndarray):
         if thing.ndim != 2 or thing.dtype.kind not in "biuf":
             raise ModelError(
                 f"Sparse(matrix): an array of numbers (receivers, sources) is expected, got "
                 f"{thing.dtype} of shape {thing.shape}"
+            )
+        if is_masked(thing):
+            raise ModelError(
+                "Sparse(matrix): the array has masked entries; fill them in, as .filled(0) does "
+                "where they are no synapses"
             )
         rows, columns = np.nonzero(thing)
         return _matrix(rows, columns, thing[rows, columns], thing.shape, "the array")
@@ -60,7 +72,7 @@ def matrix_of(thing: Any) -> Matrix:
         rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
         return _matrix(rows, found.indices, found.data, found.shape, "the matrix")
     if is_matrix(thing):
-        return _of_graph(thing)
+        return _of_graph(thing, has_values)
     raise ModelError(
         f"Sparse(matrix): a scipy sparse matrix, an array of two axes or a networkx graph is "
         f"expected, got {thing!r:.80}"
@@ -82,7 +94,7 @@ def _matrix(rows: Any, columns: Any, values: Any, shape: Any, what: str) -> Matr
     )
 
 
-def _of_graph(graph: Any) -> Matrix:
+def _of_graph(graph: Any, has_values: bool) -> Matrix:
     """The synapses of a graph: one per edge u -> v, two per undirected edge. The k-th node is
     neuron k of both layers; if all nodes are marked as in networkx's bipartite graphs, those of
     part 0 are the sources and those of part 1 the receivers, each in their order.
@@ -108,7 +120,7 @@ def _of_graph(graph: Any) -> Matrix:
                     f"Sparse(matrix): the graph has two edges from {a!r} to {b!r}; one synapse per "
                     "pair"
                 )
-            found[pair] = weight
+            found[pair] = weight if has_values else 1.0
     odd = [w for w in found.values() if not isinstance(w, (int, float, np.number))]
     if odd:
         raise ModelError(f"Sparse(matrix): a weight of the graph is {odd[0]!r}; give numbers")

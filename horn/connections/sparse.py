@@ -58,7 +58,7 @@ class Sparse:
         if self.values and self.matrix is None:
             raise ModelError("Sparse: values=True takes the numbers of matrix=, which is not there")
         if self.matrix is not None and not isinstance(self.matrix, Matrix):
-            object.__setattr__(self, "matrix", matrix_of(self.matrix))
+            object.__setattr__(self, "matrix", matrix_of(self.matrix, self.values))
         if self.csr is not None:
             _check_pair(self.csr)
         if self.edge_list is not None:
@@ -331,6 +331,14 @@ def _by_receiver(pairs: Any, n_receivers: int) -> tuple[Any, Any]:
     receivers = receivers.astype(np.int64)
     order = np.argsort(receivers, kind="stable")
     lengths = np.bincount(receivers, minlength=n_receivers)
+    if sources.dtype.kind not in "iu" and len(sources):
+        of_numbers = (not isinstance(s, (int, np.integer)) or isinstance(s, bool) for s, _ in pairs)
+        k = next((k for k, is_odd in enumerate(of_numbers) if is_odd), 0)
+        source, receiver = pairs[k]
+        raise ModelError(
+            f"Sparse(edge_list): edge {k} is ({source}, {receiver}), but the numbers of neurons "
+            "are whole numbers of an integer type, as int(source)"
+        )
     return _whole(sources[order], "edge_list"), lengths
 
 

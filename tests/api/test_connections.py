@@ -100,7 +100,10 @@ def test_one_graph_in_every_description(sparse):
             r"edge \(0, 3\) names receiver 3",
         ),
         (lambda: rows(horn.Sparse(edge_list=[(0, 1.5)])), r"edge \(0, 1.5\) names receiver 1.5"),
-        (lambda: rows(horn.Sparse(edge_list=[(0.5, 1)])), r"edge_list\): .*whole numbers"),
+        (
+            lambda: rows(horn.Sparse(edge_list=[(1, 2), (0.5, 1)])),
+            r"edge_list\): edge 1 is \(0.5, 1\).*whole numbers",
+        ),
         (lambda: rows(horn.Sparse(edge_list=np.array([(4, 2), (9, 2)]))), "listens to source 9"),
         (
             lambda: horn.Sparse(edge_list=np.ones((2, 3), int)),

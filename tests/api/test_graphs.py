@@ -116,6 +116,7 @@ def test_what_does_not_fit_is_said() -> None:
         r"the array is 4 x 3, but 3 neurons listen to 4; write matrix.T": DENSE.T,
         r"the array is 2 x 4, but 3 neurons listen to 4; one row per receiver": DENSE[:2],
         "the array has NaN or infinity": DENSE * np.nan,
+        r"masked entries; fill them in, as .filled\(0\)": np.ma.masked_equal(DENSE, 0),
         "an array of numbers .receivers, sources. is expected, got float64 of shape": DENSE[0],
         "the graph is 5 x 5, but 3 neurons listen to 4; the nodes": networkx.path_graph(5),
         "connect must be a connection such as horn.Sparse.fan_in=8., .* got 'all'": "all",
@@ -145,7 +146,8 @@ def test_what_does_not_fit_is_said() -> None:
     named = networkx.Graph()
     named.add_edge(0, 1, weight="heavy")
     with pytest.raises(ModelError, match="a weight of the graph is 'heavy'; give numbers"):
-        network(named)
+        network(horn.Sparse(matrix=named, values=True))
+    assert horn.Sparse(matrix=named).matrix.indices.tolist() == [1, 0]
     with pytest.raises(ModelError, match="a scipy sparse matrix, an array of two axes or a net"):
         horn.Sparse(matrix=[[1, 0]])
     with pytest.raises(ModelError, match="values=True takes the numbers of matrix="):
