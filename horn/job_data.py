@@ -171,6 +171,14 @@ class DataPreparation:
         normal = data.normalization
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
+            if len(shape := self.network.layers[0].shape) > 1:
+                normal = normal.of_size(data.n_features, shape[-1])
+            if not self.network.steps and not normal.fits(data.n_features):
+                raise DataError(
+                    f"data: has {data.n_features:,} features per sample, but the model that it "
+                    f"begins with normalizes {len(normal.mean):,}, each by its own mean; give the "
+                    "same features, or normalize=False and normalize them yourself"
+                )
         elif self.normalize and normal is None:
             of_step = self.network.n_inputs if self.network.steps else None
             if self.normalize == "channel" and len(self.network.inputs) > 1 and not of_step:

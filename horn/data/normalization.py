@@ -52,6 +52,20 @@ class Normalization:
         """Whether a sample of so many features can be normalized."""
         return features % len(self.mean) == 0 if self.by_step else features == len(self.mean)
 
+    def of_size(self, features: int, channels: int) -> Normalization:
+        """The same for samples of another size, if it is one mean and deviation for each channel,
+        which are last, at all positions; else itself.
+        """
+        if self.by_step or self.fits(features) or features % channels:
+            return self
+        if len(self.mean) % channels:
+            return self
+        mean, std = (each.reshape(-1, channels) for each in (self.mean, self.std))
+        if not ((mean == mean[:1]) & (std == std[:1])).all():
+            return self
+        n = features // channels
+        return Normalization(np.tile(mean[0], n), np.tile(std[0], n))
+
     def as_json(self) -> dict[str, Any]:
         step = {"by_step": True} if self.by_step else {}
         return {"mean": self.mean.tolist(), "std": self.std.tolist(), **step}

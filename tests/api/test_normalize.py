@@ -183,6 +183,30 @@ def test_resume_wants_the_same(tmp_path: Path) -> None:
         horn.train(job(normalize=None), checkpoints=tmp_path, checkpoint_every=5, resume=True)
 
 
+@pytest.mark.parametrize("by", ["channel", True])
+def test_channels_are_normalized_alike_in_pictures_of_another_size(by: Any) -> None:
+    def begun(side: int, **how: Any) -> horn.Job:
+        net = horn.Network(seed=3)
+        net.input((side, side, 3))
+        net.layer(connect=horn.Convolution(2, 3), name="maps")
+        net.output(2, activation="softmax", loss="cross_entropy", name=f"head{side}")
+        x = np.random.default_rng(side).normal(2, 3, (6, side, side, 3))
+        return horn.Job(net, (x, np.arange(6) % 2), **how)
+
+    small = begun(5, normalize=by)
+    normal = small.data.normalization
+    arrays = small.network.initial_parameters()
+    model = horn.Model(small.network, arrays, normalization=normal)
+    if by == "channel":
+        found = begun(6, initial=model).data.normalization
+        np.testing.assert_array_equal(found.mean, np.tile(normal.mean[:3], 36))
+        np.testing.assert_array_equal(found.std, np.tile(normal.std[:3], 36))
+    else:
+        with pytest.raises(DataError, match="108 features per sample.* or normalize=False"):
+            begun(6, initial=model)
+    assert begun(6, initial=model, normalize=False).data.normalization is None
+
+
 def test_mistakes_are_said() -> None:
     with pytest.raises(ModelError, match="True, \"channel\", False or None, got 'yes'"):
         job(normalize="yes")
