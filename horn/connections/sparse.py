@@ -5,7 +5,7 @@ a matrix, or computed from its index.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -298,6 +298,12 @@ def _pairs(edges: Iterable[Any]) -> tuple[tuple[Any, ...], ...] | Index:
         array = edges.copy()
         array.flags.writeable = False
         return array
+    if isinstance(edges, Mapping):
+        raise ModelError(
+            "Sparse(edge_list): a dict has a value for each edge, and edge_list takes none; with "
+            "the values as weights write matrix=scipy.sparse.coo_array((values, (receivers, "
+            "sources)), shape), values=True, without them edge_list=list(edges)"
+        )
     edges = tuple(edges)
     for edge in edges:
         if not isinstance(edge, Iterable) or isinstance(edge, str) or len(tuple(edge)) != 2:
