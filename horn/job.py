@@ -427,7 +427,46 @@ class Job:
         if self.augment is None:
             return None
         shape, size = self.network.layers[0].shape, min(self.batch_size, len(self.data))
-        return AugmentedBatch(self.augment, self.data, shape, self.network.seed, size)
+        maps = self._moved_targets() if self.augment.moves else []
+        return AugmentedBatch(self.augment, self.data, shape, self.network.seed, size, maps)
+
+    def _moved_targets(self) -> list[tuple[slice, tuple[int, ...]]]:
+        """The columns of y with positions of the images, and the shape of each one's output.
+
+        ModelError : targets have positions that cannot be moved with those of the images.
+        """
+        data, (rows, columns, _) = self.data, self.network.layers[0].shape
+        if data.y is None or self.target != "labels":
+            return []
+        parts = {part.name: part for part in data.targets}
+        found = []
+        for layer in self.network.judged:
+            if not layer.answers or (parts and layer.name not in parts):
+                continue
+            part = parts.get(layer.name)
+            given, places = part.shape if part else data.target_shape, layer.shape
+            where = f"Job: augment flips and moves images, {(rows, columns)}, but {layer.name}"
+            if len(places) < 2 and given[:2] == (rows, columns):
+                declared = (*given, 1)[:3]
+                raise ModelError(
+                    f"{where} has {layer.size} neurons without positions for targets of {given}, "
+                    f"which would stay where they are; write net.output({declared}, ...)"
+                )
+            if len(places) < 2 or math.prod(places[:-1]) == 1:
+                continue
+            if places[:-1] != (rows, columns):
+                raise ModelError(
+                    f"{where} has {places[:-1]} positions, whose targets cannot move with them; "
+                    "change the arrays before, or ask for brightness alone"
+                )
+            if part.is_labels if part else data.has_labels:
+                raise ModelError(
+                    f"{where} has labels that are one of its {layer.size} positions, which would "
+                    f"stay where they are; pass targets of shape {(len(data), *places)}, 1 at the "
+                    "position"
+                )
+            found.append((part.columns if part else slice(None), places))
+        return found
 
     def _check_stateful(self) -> None:
         net, steps = self.network, self.truncate
@@ -512,6 +551,8 @@ class Job:
         if len(self.network.inputs) > 1:
             raise ModelError("Job: augment is for networks with one input")
         self.augment.check(self.network.layers[0].shape)
+        if self.augment.moves:
+            self._moved_targets()
 
     def _streamed(self) -> Any:
         """The stream with the length of an epoch. Raises ModelError for settings it cannot have."""

@@ -7,6 +7,7 @@ the tasks and groups, or the point where a job resumed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,8 +32,10 @@ class Augment:
     (rows, columns); pixels from outside are 0. brightness : each image is multiplied by a number
     between 1 - brightness and 1 + brightness; bytes stay between 0 and 255.
 
-    It changes images as they are stored, before ``normalize``. Labels, validation and test data
-    stay as they are, and so do the samples that ``acc`` is measured on.
+    It changes images as they are stored, before ``normalize``. Targets of an output with the rows
+    and columns of the images are flipped and moved with them, 0 coming in from outside; they keep
+    their brightness. Labels, validation and test data stay as they are, and so do the samples that
+    ``acc`` is measured on.
     """
 
     flip: bool | str = False
@@ -76,6 +79,11 @@ class Augment:
                 )
 
     @property
+    def moves(self) -> bool:
+        """Whether pixels change their places."""
+        return bool(self.flip) or any(self._shift)
+
+    @property
     def _shift(self) -> tuple[int, int]:
         assert isinstance(self.shift, tuple)
         return self.shift
@@ -87,10 +95,31 @@ class Augment:
 
         x (n, h, w, c), any type · rows (k,) samples · epoch from 1 · out (k, h, w, c) of x's type
         """
+        words = _draws(rows, epoch, seed)
+        self._move(x, rows, words, out)
+        if not self.brightness:
+            return
+        factors = 1.0 + self.brightness * (2.0**-31 * words[3].astype(np.float64) - 1.0)
+        if x.dtype == np.uint8:  # the new value of each byte, a row for each image
+            levels = np.rint(np.arange(256.0) * factors[:, None])
+            for known, changed in zip(np.minimum(levels, 255.0).astype(np.uint8), out, strict=True):
+                known.take(changed, out=changed, mode="clip")
+        else:
+            out *= factors.astype(out.dtype).reshape(-1, 1, 1, 1)
+
+    def move(
+        self, maps: np.ndarray, rows: np.ndarray, epoch: int, seed: int, out: np.ndarray
+    ) -> None:
+        """Write maps[rows] into ``out``, flipped and moved as the images of the same samples.
+
+        maps (n, h, w, c), any type · rows (k,) samples · out (k, h, w, c) of its type
+        """
+        self._move(maps, rows, _draws(rows, epoch, seed), out)
+
+    def _move(
+        self, x: np.ndarray, rows: np.ndarray, words: Sequence[np.ndarray], out: np.ndarray
+    ) -> None:
         height, width = x.shape[1:3]
-        samples = rows.astype(np.uint64)
-        counter = [samples & _LOW, samples >> np.uint64(32), np.uint64(epoch), np.uint64(0)]
-        words = random.philox(random.key(seed, STREAM), counter)
         down, right = (
             (word * np.uint64(2 * most + 1) >> np.uint64(32)).astype(np.int64) - most
             for word, most in zip(words[1:3], self._shift, strict=True)
@@ -98,11 +127,6 @@ class Augment:
         bits, ways = words[0].astype(np.int64), np.array([1, -1])
         by_row = ways[bits & 1 if self.flip in ("vertical", "both") else bits & 0]
         by_column = ways[bits >> 1 & 1 if self.flip in ("horizontal", "both") else bits & 0]
-        factors = 1.0 + self.brightness * (2.0**-31 * words[3].astype(np.float64) - 1.0)
-        known = np.empty((0, 256), np.uint8)  # the new value of each byte, a row for each image
-        if self.brightness and x.dtype == np.uint8:
-            levels = np.rint(np.arange(256.0) * factors[:, None])
-            known = np.minimum(levels, 255.0).astype(np.uint8)
         each = zip(*(a.tolist() for a in (rows, by_row, by_column, down, right)), strict=True)
         # one image after another: half of the time of index arrays over the whole batch
         for k, (row, vertical, horizontal, dy, dx) in enumerate(each):
@@ -114,17 +138,30 @@ class Augment:
                 ]
             else:
                 changed[...] = image
-            if len(known):
-                known[k].take(changed, out=changed, mode="clip")
-            elif self.brightness:
-                changed *= changed.dtype.type(factors[k])
+
+
+def _draws(rows: np.ndarray, epoch: int, seed: int) -> Sequence[np.ndarray]:
+    """Four words for each sample."""
+    samples = rows.astype(np.uint64)
+    counter = [samples & _LOW, samples >> np.uint64(32), np.uint64(epoch), np.uint64(0)]
+    return random.philox(random.key(seed, STREAM), counter)
 
 
 class AugmentedBatch:
-    """The changed rows of one batch, in ``data``, the data set that an engine is bound to."""
+    """The changed rows of one batch, in ``data``, the data set that an engine is bound to.
+
+    maps : the columns of y that are flipped and moved with the images, of each output that has
+    their rows and columns, and its shape.
+    """
 
     def __init__(
-        self, augment: Augment, data: Dataset, shape: tuple[int, ...], seed: int, size: int
+        self,
+        augment: Augment,
+        data: Dataset,
+        shape: tuple[int, ...],
+        seed: int,
+        size: int,
+        maps: Sequence[tuple[slice, tuple[int, ...]]] = (),
     ) -> None:
         if math.prod(shape) != data.n_features:
             raise DataError(
@@ -132,6 +169,7 @@ class AugmentedBatch:
                 f"{shape}; pass data that fit the input of the network"
             )
         self.augment, self.shape, self.seed, self._whole = augment, shape, seed, data
+        self._maps = maps
         rows = {
             name: np.zeros((size, *array.shape[1:]), array.dtype)
             for name in ("x", "y", "weight")
@@ -154,4 +192,11 @@ class AugmentedBatch:
             for name in ("y", "weight"):
                 if (array := getattr(self._whole, name)) is not None:
                     getattr(self.data, name)[first:last] = array[mine]
+            for columns, places_of in self._maps:
+                y, found = self._whole.y, self.data.y
+                assert y is not None and found is not None
+                self.augment.move(
+                    y[:, columns].reshape(-1, *places_of), mine, epoch, self.seed,
+                    found[first:last, columns].reshape(-1, *places_of),
+                )  # fmt: skip
         return places

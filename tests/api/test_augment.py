@@ -154,3 +154,96 @@ def test_an_argument_it_has_not_is_answered_with_those_it_has():
         horn.data.Augment(rotate=10)
     with pytest.raises(TypeError, match="write stride, instead of strides"):
         horn.Window(2, strides=2)
+
+
+MASK = X.max(axis=3) > 120  # of each pixel
+
+
+def masks(**more: Any) -> horn.Job:
+    net = horn.Network(seed=4)
+    net.input((4, 4, 3))
+    net.output(connect=horn.Convolution(1, 3, padding="same"), activation="sigmoid",
+               loss="binary_cross_entropy")  # fmt: skip
+    more = {"epochs": 2, "batch_size": 8, "optimizer": horn.SGD(0.3), "dtype": "float64",
+            "augment": Augment(flip="both", shift=1)} | more  # fmt: skip
+    return horn.Job(net, (X, MASK), **more)
+
+
+def read(job: horn.Job, iterations: int = 6) -> Any:
+    batches = Batches(job)
+    for iteration in range(iterations):
+        rows, _ = batches.at(iteration)
+        yield batches.data.x[rows].reshape(-1, 4, 4, 3), batches.data.y[rows], batches.data
+
+
+def test_the_targets_of_each_pixel_are_flipped_and_moved_with_it() -> None:
+    moved = [(x.max(axis=3) > 120, y.reshape(-1, 4, 4)) for x, y, _ in read(masks())]
+    assert all(np.array_equal(here, y) for here, y in moved)
+    came_in = [not mask[0].any() for _, y in moved for mask in y]
+    assert 0 < sum(came_in) < len(came_in)  # rows from outside
+
+
+@pytest.mark.parametrize("settings", [{"backend": "reference"}, {"backend": "python"},
+                         pytest.param({"tasks": 2}, marks=pytest.mark.cluster),
+                         pytest.param({"groups": 2}, marks=pytest.mark.cluster)],
+                         ids=str)  # fmt: skip
+def test_targets_are_moved_alike_wherever_it_computes(settings: Any) -> None:
+    expected = horn.train(masks()).model.parameters
+    found = horn.train(masks(), **settings).model.parameters
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-8, atol=1e-10)
+
+
+def test_of_several_outputs_those_of_the_image_are_moved() -> None:
+    net = horn.Network(seed=4)
+    net.input((4, 4, 3))
+    maps = net.layer(connect=horn.Convolution(2, 3, padding="same"))
+    net.output(3, inputs=maps, activation="softmax", loss="cross_entropy", name="kind")
+    net.output(inputs=maps, connect=horn.Convolution(2, 1), loss="squared_error", name="two")
+    dark = X // 2
+    job = horn.Job(net, (dark, {"kind": Y, "two": dark[..., :2] / 255.0}), batch_size=30,
+                   augment=Augment(flip=True, shift=1, brightness=0.5))  # fmt: skip
+    ((x, y, data),) = read(job, 1)
+    kind, two = (y[:, data.targets_of(name).columns] for name in ("kind", "two"))
+    assert sorted(kind.ravel().tolist()) == sorted(Y.tolist())
+    two = two.reshape(-1, 4, 4, 2)
+    for k in range(30):  # they keep their brightness: a factor of each image is between them
+        image, seen = x[k, ..., :2], two[k] > 0.2
+        assert not image[two[k] == 0].any()
+        assert np.ptp(image[seen] / (255 * two[k][seen])) < 0.05
+
+
+def places(output: Any, y: Any, **more: Any) -> horn.Job:
+    net = horn.Network()
+    net.input((4, 4, 3))
+    output(net)
+    return horn.Job(net, (X, y), augment=Augment(**({"flip": True} | more)))
+
+
+def halves(net: horn.Network) -> None:
+    net.output(connect=horn.Convolution(1, 2, stride=2), loss="squared_error")
+
+
+def whole(net: horn.Network) -> None:
+    net.output(connect=horn.Convolution(1, 1), activation="softmax", loss="cross_entropy")
+
+
+@pytest.mark.parametrize("output, y, words", [
+    (halves, np.ones((30, 2, 2)), r"has \(2, 2\) positions, whose .* brightness alone"),
+    (whole, Y, r"labels that are one of its 16 positions.*pass targets of shape \(30, 4, 4, 1\)"),
+    (lambda net: net.output(16, loss="squared_error"), MASK,
+     r"16 neurons without positions.*write net.output\(\(4, 4, 1\), ...\)"),
+], ids=["other size", "labels", "flat"])  # fmt: skip
+def test_targets_that_cannot_move_with_their_image_are_refused(
+    output: Any, y: Any, words: str
+) -> None:
+    with pytest.raises(ModelError, match=words):
+        places(output, y)
+    assert places(output, y, flip=False, brightness=0.1)
+
+
+def test_an_output_of_one_position_answers_for_the_whole_image() -> None:
+    def one(net: horn.Network) -> None:
+        net.output(connect=horn.Convolution(3, 4), activation="softmax", loss="cross_entropy")
+
+    assert places(one, Y).batches()
