@@ -25,6 +25,7 @@ import numpy as np
 
 from horn.answers import answers, by_step, checked_answers
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
+from horn.connections.placed import PLACED
 from horn.data.classes import as_array
 from horn.errors import ModelError
 from horn.mistakes import of_module, shown
@@ -188,9 +189,9 @@ def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -
 
     model : a model, or the result of ``horn.train``. layer : its name; by default the first that
     has weights. A convolution shows each map's window, other layers each neuron's weights at the
-    positions of the neurons below: those of 784 pixels are 28 x 28. Three channels are colours;
-    with another number each channel is a picture, those of a neuron in a row. Blue is negative, red
-    positive, white 0; colours have their own middle.
+    positions of the neurons below, shared or its own: those of 784 pixels are 28 x 28. Three
+    channels are colours; with another number each channel is a picture, those of a neuron in a
+    row. Blue is negative, red positive, white 0; colours have their own middle.
 
     Raises
     ------
@@ -205,7 +206,8 @@ def weights(model: Any, layer: str | None = None, *, path: Path | None = None) -
             for name in () if link.tie is not None else link.weights.values():
                 arrays.setdefault(each.name, []).append(name)
                 below = {**below, name: link.source.shape}
-                edges[name] = None if link.is_shared else link.edges
+                is_window = link.is_shared and type(link.connection) in PLACED.values()
+                edges[name] = None if is_window else link.edges
     return draw(model.parameters, arrays, below, edges, layer, path)
 
 
@@ -254,7 +256,7 @@ def draw(
     path: Path | None,
 ) -> Any:
     """Draw weights, as ``weights``. arrays : names of weights, by layer. below : the shape of the
-    layer that they hear. edges : of sparse connections with unshared weights.
+    layer that they hear. edges : of sparse connections, but None of windows with shared weights.
     """
     _check("weights", path)
     known = {name: [a for a in own if a in parameters] for name, own in arrays.items()}
@@ -276,13 +278,16 @@ def draw(
     axes.set_axis_off()
     axes.set_title(layer, fontsize=9)
     if all(picture.shape[2] == 3 for picture in pictures):
-        spans = [(p, np.nanmin(p), np.nanmax(p)) for p in pictures]
+        # of a neuron that hears nothing all is NaN
+        spans = [
+            (p, np.nanmin(p, initial=math.inf), np.nanmax(p, initial=-math.inf)) for p in pictures
+        ]
         tiles = [[(p - low) / ((high - low) or 1.0)] for p, low, high in spans]
         axes.imshow(np.nan_to_num(_mosaic(tiles), nan=1.0))
     else:
         channels = [[picture[:, :, c] for c in range(picture.shape[2])] for picture in pictures]
         whole = _mosaic(channels)
-        largest = float(np.nanmax(np.abs(whole))) or 1.0
+        largest = float(np.nanmax(np.abs(whole), initial=0.0)) or 1.0
         shown = axes.imshow(whole, cmap="RdBu_r", vmin=-largest, vmax=largest)
         figure.colorbar(shown, shrink=0.5)
     return _written(figure, path)
@@ -310,6 +315,8 @@ def _mosaic(rows: Sequence[Sequence[Any]]) -> Any:
 def _pictures(array: Any, below: tuple[int, ...], edges: Any) -> Iterable[Any]:
     """A picture of each chosen neuron: (height, width, channels); NaN where there is no synapse."""
     n = len(edges.indptr) - 1 if edges is not None else len(array)
+    if edges is not None and edges.is_shared:
+        array = array.ravel()[edges.weight]
     chosen = np.unique(np.linspace(0, n - 1, min(n, MOST)).astype(int))
     for o in chosen:
         if edges is not None:

@@ -57,7 +57,8 @@ def _draw(model: str, layer: str | None, path: str) -> None:
                 if name == link["weight"] or name.startswith(link["weight"] + "."):
                     names.setdefault(each["name"], []).append(name)
                     below[name] = shape
-                    edges[name] = None if own is None or own.is_shared else own
+                    is_window = own is not None and own.is_shared and kind is not None
+                    edges[name] = None if is_window else own
     plot.draw(arrays, names, below, edges, layer, path)
 
 

@@ -14,6 +14,7 @@ from IPython.core.formatters import DisplayFormatter
 
 import horn
 from horn.cli import horn as commands
+from horn.connections import Edges
 from horn.errors import DataError, ModelError
 from horn.training.history import History
 
@@ -111,6 +112,52 @@ def test_show_draws_the_same_without_running_the_model(
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda self, path: seen.append(self))
     CliRunner().invoke(commands, ["show", "m.horn", "--plot", "o.svg", "--layer", layer])
     np.testing.assert_array_equal(drawn(seen[0]), drawn(horn.plot.weights(run, layer)))
+
+
+class Ring:
+    """Neuron o hears o and the next two of six, with three weights that all of them share."""
+
+    def __init__(self, shape: tuple[int, ...] = (3,)) -> None:
+        self.shape = shape
+
+    def edges(self, n_sources: int, n_receivers: int, rng: Any) -> Edges:
+        sources = (np.arange(n_receivers)[:, None] + np.arange(3)) % n_sources
+        order = np.argsort(sources, axis=1)
+        indptr = 3 * np.arange(n_receivers + 1)
+        indices = np.take_along_axis(sources, order, 1).ravel()
+        return Edges(indptr, indices, order.ravel(), weight_shape=self.shape)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 1, 3), (1, 1, 1, 3)], ids=str)
+def test_shared_weights_of_a_connection_of_ones_own_lie_at_each_neurons_synapses(
+    shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    net = horn.Network(seed=1)
+    net.input(6)
+    net.output(6, connect=Ring(shape), loss="squared_error", name="ring")
+    model = horn.Model(net, net.initial_parameters())
+    own = model.parameters["ring.weight"].ravel()
+    picture = drawn(horn.plot.weights(model, "ring"))
+    rows, columns = (2, 3), (6, 6)  # six neurons, each in a cell as wide as the widest
+    cells = [picture[k // 3 * rows[0], k % 3 * 7 : k % 3 * 7 + columns[0]] for k in range(6)]
+    np.testing.assert_allclose(cells[0][:3], own, rtol=1e-6)
+    np.testing.assert_allclose(cells[4], [own[2], *[np.nan] * 3, *own[:2]], rtol=1e-6)
+    model.save(tmp_path / "ring.horn")
+    path = str(tmp_path / "ring.png")
+    shown = CliRunner().invoke(commands, ["show", str(tmp_path / "ring.horn"), "--plot", path])
+    assert shown.exit_code == 0, shown.output
+    assert Path(path).read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_neurons_that_hear_nothing_are_drawn_empty(channels: int) -> None:
+    net = horn.Network(seed=1)
+    net.input((4, 4, channels))
+    local = horn.Local(1, 2, padding=((3, 0), 0))
+    net.output(connect=local, loss="squared_error", name="local")
+    figure = horn.plot.weights(horn.Model(net, net.initial_parameters()))
+    first = drawn(figure)[:4, :4]
+    assert (first == 1).all() if channels == 3 else np.isnan(first).all()
 
 
 def test_confusion_counts_who_was_taken_for_whom(run: Any, tmp_path: Path) -> None:
