@@ -15,6 +15,7 @@ from horn.data.checks import as_heard, check_counted, other_units
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import Normalization, measure
+from horn.data.pictures import in_colours
 from horn.data.stream import read
 from horn.data.targets import named
 from horn.errors import DataError, ModelError
@@ -128,7 +129,7 @@ class DataPreparation:
             return lanes.whole(data, net.n_inputs, net.target_shapes, what)
         if net.steps:
             return of_steps(data, net.steps, net.layers[0].shape, net.target_shapes, what)
-        return side_by_side(data, net.input_shapes, what)
+        return side_by_side(in_colours(data, net.layers[0].shape), net.input_shapes, what)
 
     def in_pieces(self, data: Any, truncate: int | None, n_lanes: int, what: str) -> Any:
         """Cut the sequences of a stateful job into pieces."""

@@ -22,6 +22,7 @@ from horn.data import (
 from horn.data.checks import as_heard, check_columns, other_units
 from horn.data.classes import Classes
 from horn.data.inputs import side_by_side
+from horn.data.pictures import in_colours
 from horn.data.stream import read
 from horn.data.targets import named
 from horn.delays import hears_reversed
@@ -93,6 +94,7 @@ class ModelInputs:
         network = self.network
         data = named(data, network.compared, what)
         if not network.steps:
+            data = in_colours(data, network.layers[0].shape)
             return side_by_side(data, network.input_shapes, what, "this model")
         data = in_steps.flat(data, network.layers[0].shape)
         x = data[0] if isinstance(data, tuple) and data else data

@@ -20,6 +20,7 @@ from horn.mistakes import shown
 ENDINGS = (".png", ".jpg", ".jpeg")
 GREY = ("1", "L", "LA")
 COLOURED = ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr")
+ID_NAME = "file"
 
 
 def images(
@@ -79,7 +80,18 @@ def images(
         y = np.array([path.relative_to(where).parts[0] for path in files])
     data = as_dataset((x, y), str(folder))
     ids = np.array([str(path.relative_to(where)) for path in files])
-    return data.with_fields(ids=ids, id_name="file")
+    return data.with_fields(ids=ids, id_name=ID_NAME)
+
+
+def in_colours(data: Any, shape: tuple[int, ...]) -> Any:
+    """Grey pictures of ``images`` as those of the input ``shape`` that has three channels: as they
+    are read beside coloured ones. Anything else unchanged.
+    """
+    if not isinstance(data, Dataset) or data.id_name != ID_NAME or len(data.shape) != 3:
+        return data
+    if (*data.shape[:2], 3) != shape or data.shape[2] != 1:
+        return data
+    return data.with_fields(x=np.repeat(data.x, 3, axis=1), shape=shape)
 
 
 def _pair(size: Any) -> tuple[int, int]:

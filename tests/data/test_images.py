@@ -59,6 +59,26 @@ def test_grey_pictures_have_one_channel_unless_others_are_coloured(tmp_path):
     assert np.array_equal(data.images[0], np.repeat(grey[..., None], 3, axis=2))
 
 
+def test_grey_pictures_of_a_mixed_folder_come_alone(tmp_path):
+    for k in range(3):
+        write(tmp_path / "grey" / f"{k}.png", mode="L")
+        write(tmp_path / "red" / f"{k}.png")
+    mixed, alone = images(tmp_path), images(tmp_path / "grey", labels=False)
+    net = horn.Network(seed=1)
+    net.input((6, 5, 3))
+    net.output(2, activation="softmax", loss="cross_entropy")
+    check = alone.with_targets(np.array(["grey", "grey", "red"]))
+    job = horn.Job(net, mixed, validation=check, test=check, epochs=1, normalize="channel")
+    model = horn.train(job).model
+    expected = model.predict(mixed)[:3]
+    assert np.array_equal(model.predict(alone), expected)
+    assert np.array_equal(model.predict(images(tmp_path / "grey" / "1.png"))[0], expected[1])
+    with pytest.raises(DataError, match=r"x.shape is \(3, 6, 5, 1\)"):
+        model.predict(alone.images)  # an array is taken as it is
+    with pytest.raises(DataError, match="features per sample"):
+        model.predict(images(tmp_path / "grey" / "1.png", size=(5, 5)))
+
+
 def test_a_picture_of_a_grey_palette_is_grey(tmp_path):
     Image.fromarray(np.full((4, 4), 7, np.uint8)).convert("P").save(tmp_path / "grey.png")
     found = images(tmp_path / "grey.png")
