@@ -19,7 +19,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -429,17 +429,20 @@ class Network:
         self, *, seed: int | None = None, changes: Mapping[str, Mapping[str, Any]] | None = None
     ) -> Network:
         """The same description with another seed, or with other fields of some layers: {"layer1":
-        {"size": 100}}.
+        {"size": 100}}. An activation, a loss or a bias is given as to ``layer`` and ``output``.
 
         Random connections are drawn anew from the seed, but not between layers of the same sizes
         whose weights are learned: of a model's network, or of arrays that a job begins with.
         Handles of the old layers are not layers of the new network.
+
+        ModelError : there is no such layer or field, or no such activation or loss.
         """
+        changes = _changed_fields(changes or {}, self.layers)
         network = Network(self.seed if seed is None else seed)
-        resized = {name for name, each in (changes or {}).items() if "size" in each}
+        resized = {name for name, each in changes.items() if "size" in each}
         for layer in self.layers:
             links = tuple(wiring.moved(k, network.layers) for k in layer.links)
-            changed = (changes or {}).get(layer.name, {})
+            changed = changes.get(layer.name, {})
             if not layer.answers:  # as large as the layers that it compares
                 links = tuple(replace(k, connection=Part(0, (k.source.size,))) for k in links)
             was = layer
@@ -770,6 +773,39 @@ class Network:
             for name in layer.states
         }
         return shapes | {found.name: found.shape for found in self.synapse_states}
+
+
+def _changed_fields(
+    changes: Mapping[str, Mapping[str, Any]], layers: Sequence[Layer]
+) -> dict[str, dict[str, Any]]:
+    """The changes of ``rebuilt`` as layers have them, by names. Raises ModelError."""
+    known = [layer.name for layer in layers]
+    settable = [each.name for each in fields(Layer) if each.name not in ("index", "name", "links")]
+    found = {}
+    for name, given in changes.items():
+        where = f"rebuilt: {name!r}"
+        if name not in known:
+            raise ModelError(f"{where} is no layer; this network has {', '.join(known)}")
+        if unknown := [key for key in given if key not in settable]:
+            raise ModelError(
+                f"{where}: {unknown[0]!r} is no field of a layer that can be changed; these are "
+                f"{', '.join(settable)}"
+            )
+        changed = dict(given)
+        if "activation" in given:
+            function, implied = activations.resolve(given["activation"], where)
+            label = function.name if implied is None else implied.__name__
+            changed = {"activation_name": label, **changed, "activation": function}
+            own = layers[known.index(name)].interlayer
+            if implied is not None or own in activations.INTERLAYERS.values():  # softmax is one
+                changed = {"interlayer": implied, **changed}
+        if "loss" in given:
+            changed["loss"] = losses.resolve(given["loss"], where)
+        if isinstance(given.get("bias"), (bool, str, int, float)):
+            bias = 0.0 if given["bias"] is True else given["bias"]
+            changed["bias"] = None if bias is False else initializers.resolve(bias, where)
+        found[name] = changed
+    return found
 
 
 def _weight(weight: Any, where: str) -> float:

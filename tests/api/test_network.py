@@ -251,3 +251,29 @@ def test_a_network_answers_nothing_and_says_who_does():
     net.output(2, activation="softmax", loss="cross_entropy")
     with pytest.raises(ModelError, match=r"is a description, and answers nothing: train it"):
         net(np.ones((1, 3)))
+
+
+def test_a_rebuilt_network_takes_what_a_layer_takes():
+    made = small().rebuilt(changes={
+        "layer1": {"activation": "relu", "bias": False},
+        "layer2": {"activation": "sigmoid", "loss": "binary_cross_entropy", "bias": 1.0},
+    })  # fmt: skip
+    by_hand = horn.Network(seed=3)
+    by_hand.input(4)
+    by_hand.layer(3, activation="relu", bias=False)
+    by_hand.output(2, activation="sigmoid", loss="binary_cross_entropy", bias=1.0)
+    for own, expected in zip(made.layers[1:], by_hand.layers[1:], strict=True):
+        for field in ("activation", "activation_name", "interlayer", "loss", "bias"):
+            assert getattr(own, field) == getattr(expected, field), field
+    assert horn.Model(made, made.initial_parameters()).predict(np.ones((1, 4))).shape == (1, 2)
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"nope": {"size": 3}}, "'nope' is no layer; this network has layer0, layer1, layer2"),
+    ({"layer1": {"connection": 1}}, "'layer1': 'connection' is no field .* these are size, kind,"),
+    ({"layer1": {"activation": "rely"}}, "'layer1': unknown activation 'rely'; did you mean"),
+    ({"layer2": {"loss": "cross"}}, "'layer2': unknown loss 'cross'"),
+], ids=["layer", "field", "activation", "loss"])  # fmt: skip
+def test_a_change_that_no_layer_can_have_is_refused(changes, words):
+    with pytest.raises(ModelError, match=f"rebuilt: {words}"):
+        small().rebuilt(changes=changes)
