@@ -309,6 +309,7 @@ class _Rows:
         wanted = " or ".join(f"({', '.join([*first, *map(str, form)])})" for form in forms)
         self.takes = f"the module of this model takes x of shape {wanted}"
         self.torch, self.forms, self.place = torch, forms, len(first)
+        self.parts = [name for name, _ in own.parts]
 
     def __call__(self, x: Any) -> Any:
         if self.torch.jit.is_tracing():  # sizes are tensors then, which a comparison makes constant
@@ -326,6 +327,11 @@ class _Rows:
 
     def instead(self, x: Any) -> str:
         if not isinstance(x, self.torch.nn.utils.rnn.PackedSequence):
+            if isinstance(x, Mapping) and self.parts:
+                return (
+                    f"; its inputs are side by side in this order: torch.cat([x[name].flatten("
+                    f"{self.place}) for name in {self.parts}], {self.place})"
+                )
             return "; make it one with torch.as_tensor"
         return (
             "; run sequences of different lengths one by one, each x[None] of "

@@ -184,3 +184,18 @@ def test_what_is_no_batch_of_a_module_is_refused():
         module(packed)
     with pytest.raises(DataError, match=r"a tensor, got ndarray; make it one with torch.as_tensor"):
         module(np.zeros((2, 3, n)))
+
+
+def test_inputs_by_name_are_told_how_they_lie_side_by_side():
+    net = horn.Network(seed=1)
+    net.input((2, 3), name="a")
+    net.input(2, name="b")
+    net.output(2, loss="squared_error")
+    model = horn.Model(net, net.initial_parameters())
+    x = {"a": torch.rand(4, 2, 3), "b": torch.rand(4, 2)}
+    module = model.to_torch()
+    with pytest.raises(DataError, match="side by side in this order: ") as told:
+        module(x)
+    side_by_side = eval(str(told.value).split("order: ")[1], {"torch": torch, "x": x})
+    expected = model.predict({name: each.numpy() for name, each in x.items()})
+    np.testing.assert_allclose(module(side_by_side).detach(), expected, rtol=1e-5, atol=1e-6)
