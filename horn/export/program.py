@@ -7,6 +7,7 @@ the largest number of synapses of a neuron, and places without a synapse are lef
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -50,6 +51,10 @@ from horn.program import (
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+# A table of places that is larger, and so many times its synapses, is warned of.
+MANY_PLACES, MOSTLY_EMPTY = 1_000_000, 8
 _LOGICAL = (Op.AND, Op.OR, Op.NOT)
 
 
@@ -218,6 +223,18 @@ def _check(network: Network) -> None:
             "each sample and synapse. Predict with horn, or keep what is remembered in a "
             'horn.State(0.0, per="sample")'
         )
+
+
+def _warn_of_hubs(layer: Layer, table: Table, n: int) -> None:
+    """Warn of a table that is mostly places without a synapse: every row has the longest one's."""
+    places, (rows, most) = table.is_there.size, table.is_there.shape
+    if places >= MANY_PLACES and places > MOSTLY_EMPTY * n:
+        logger.warning(
+            "layer %d %r: what is exported lists %d places for each of its %s neurons, as many as "
+            "one of them has synapses, %s for %s synapses: a large file, and slow. Put neurons "
+            "with many synapses into a layer of their own, or predict with horn",
+            layer.index, layer.name, most, f"{rows:,}", f"{places:,}", f"{n:,}",
+        )  # fmt: skip
 
 
 def _refuse(layer: Layer, what: str) -> None:
@@ -408,6 +425,7 @@ class _Run(Generic[T]):
             edges = link_of(self.network, frame).edges
             assert edges is not None
             self.tables[key] = Table.of(edges)
+            _warn_of_hubs(self.network.layers[frame.layer], self.tables[key], edges.n)
         return self.tables[key]
 
     def is_sparse(self, frame: Frame) -> bool:

@@ -878,3 +878,17 @@ def test_a_module_is_saved_and_loaded_as_those_of_pytorch_are(tmp_path):
     assert not torch.allclose(wanted(x), other(x))
     other.load_state_dict(torch.load(tmp_path / "net.pt"))
     assert torch.allclose(wanted(x), other(x))
+
+
+def test_a_neuron_that_hears_many_more_than_the_others_is_warned_of(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr("horn.export.program.MANY_PLACES", 400)
+    heard = np.eye(20, dtype=int)
+    for hub in (0, 1):
+        heard[0] = hub or heard[0]  # neuron 0 hears all
+        net = horn.Network(seed=1)
+        net.input(20)
+        net.output(20, connect=horn.Sparse(matrix=heard), loss="squared_error", name="rows")
+        model_of(net).export(tmp_path / "m.onnx")
+        assert ("'rows'" in caplog.text) is bool(hub)
+    assert "20 places for each of its 20 neurons" in caplog.text
+    assert "400 for 39 synapses" in caplog.text and "a layer of their own" in caplog.text
