@@ -216,8 +216,8 @@ class Job:
         if self.truncate is not None:
             set_(self, "truncate", int(self.truncate))
         for what, each in uncut.items():
-            n_lanes = self.batch_size if what == "data" else 1
-            set_(self, what, prepare.in_pieces(each, self.truncate, n_lanes, what))
+            n_lanes, least = (self.batch_size, 2) if what == "data" else (1, 1)
+            set_(self, what, prepare.in_pieces(each, self.truncate, n_lanes, what, least=least))
         self._check_augment()
         if (self.early_stopping or self.keep_best) and validation is None:
             raise ModelError(

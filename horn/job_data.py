@@ -131,12 +131,14 @@ class DataPreparation:
             return of_steps(data, net.steps, net.layers[0].shape, net.target_shapes, what)
         return side_by_side(in_colours(data, net.layers[0].shape), net.input_shapes, what)
 
-    def in_pieces(self, data: Any, truncate: int | None, n_lanes: int, what: str) -> Any:
-        """Cut the sequences of a stateful job into pieces."""
+    def in_pieces(
+        self, data: Any, truncate: int | None, n_lanes: int, what: str, *, least: int
+    ) -> Any:
+        """Cut the sequences of a stateful job into pieces, ``least`` of each."""
         if not self.stateful or data is None:
             return data
         steps = truncate or self.network.steps
-        return lanes.pieces(data, self.network.n_inputs, steps, n_lanes, what)
+        return lanes.pieces(data, self.network.n_inputs, steps, n_lanes, what, least=least)
 
     def _with_targets(self, data: Dataset) -> Dataset:
         """Arrange the targets of the data by the names of the outputs."""

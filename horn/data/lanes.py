@@ -148,26 +148,29 @@ def _steps(data: Dataset, features: int, first: int, last: int) -> Dataset:
     return data.mapped(x, of_rows=lambda each: each, of_steps=cut)
 
 
-def pieces(data: Dataset, features: int, steps: int, lanes: int, what: str) -> Dataset:
+def pieces(
+    data: Dataset, features: int, steps: int, lanes: int, what: str, *, least: int = 1
+) -> Dataset:
     """Cut sequences into pieces of so many steps, one after the other (``Dataset.pieces``). A
     single sequence is cut into lanes first, which are then the sequences. Steps at the end of each
-    that fill no piece are left out.
+    that fill no piece are left out. least : how many pieces each must have; 2 of training data, for
+    something to go on from piece to piece.
 
     Raises
     ------
-    DataError : training data have not more than one piece each, other data none.
+    DataError : there are fewer.
     """
     n, length = len(data), data.n_features // features
     if n == 1 and lanes > 1:
         n, length = lanes, length // lanes
     count = length // steps
     long = f"{n:,} lanes of {length:,} steps" if len(data) == 1 else f"{length:,} steps each"
-    if count < 1 and what != "data":
+    if count < least == 1:
         raise DataError(f"{what}: has {long}, which fill no piece of {steps:,}; give longer ones")
-    if count < 2 and what == "data":
+    if count < least:
         raise DataError(
-            f"data: nothing goes on from piece to piece: {long}, and pieces of {steps:,}. Pass one "
-            "long sequence, as horn.data.text(path) without steps, fewer lanes (batch_size) or "
+            f"{what}: nothing goes on from piece to piece: {long}, and pieces of {steps:,}. Pass "
+            "one long sequence, as horn.data.text(path) without steps, fewer lanes (batch_size) or "
             "shorter pieces (truncate); sequences that end with a piece need no stateful=True"
         )
     taken = _steps(data, features, 0, (n // len(data)) * length)
