@@ -40,7 +40,7 @@ from horn.outputs import resolve as resolved
 if TYPE_CHECKING:
     from horn.export.program import Translation
     from horn.job import Job
-    from horn.stream import ModelStream
+    from horn.model_stream import ModelStream
 
 logger = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ class Model:
         ModelError : there is no such layer or State, it is a model of samples, or a layer hears
         another from the end.
         """
-        from horn.stream import recorded
+        from horn.model_stream import recorded
 
         if not self.network.steps:
             raise ModelError(
@@ -360,7 +360,7 @@ class Model:
         ModelError : it is a model of samples.
         """
         from horn.backends import Setup
-        from horn.stream import ModelStream
+        from horn.model_stream import ModelStream
 
         if hears_reversed(self.network.layers):
             raise ModelError(
@@ -386,7 +386,7 @@ class Model:
         temperature : below 1 likely characters are likelier than the model says, 0 takes the
         likeliest. seed : of the draws.
         """
-        from horn.stream import written
+        from horn.model_stream import written
 
         letters = self.classes
         if self.network.has_several:

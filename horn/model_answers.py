@@ -20,9 +20,9 @@ from horn.layers import Layer
 from horn.mistakes import shown
 from horn.model_engines import ModelEngines
 from horn.model_inputs import ModelInputs, lengths_of
+from horn.model_stream import alike
 from horn.network import Network
 from horn.outputs import part_of
-from horn.stream import alike
 
 
 @dataclass

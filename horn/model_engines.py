@@ -17,9 +17,9 @@ from horn.evaluation import measure
 from horn.initial import sparse_edges
 from horn.metrics import Metric
 from horn.model_inputs import CHUNK_ROWS
+from horn.model_stream import answers_of
 from horn.network import Network
 from horn.sources import CapturedCode
-from horn.stream import answers_of
 
 if TYPE_CHECKING:
     from horn.backends import Engine

@@ -33,7 +33,7 @@ RANKS = [
     {"partition"},
     {"scheduling"},
     {"backends", "explain", "readable"},
-    {"interpreter", "runtime", "summary", "check", "export", "stream",
+    {"interpreter", "runtime", "summary", "check", "export", "model_stream",
      "evaluation"},
     {"planner", "parameter_server", "sub_models", "model_engines"},
     {"model_answers"},

@@ -385,7 +385,7 @@ def test_predictions_of_sequences_that_are_longer():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_each_of_sequences_that_are_longer_draws_as_its_row(backend, monkeypatch):
     """Those that are heard together, too, whatever their order: later ones drew as the first."""
-    monkeypatch.setattr("horn.stream.NUMBERS", 40)  # 20 steps at once
+    monkeypatch.setattr("horn.model_stream.NUMBERS", 40)  # 20 steps at once
     monkeypatch.setattr("horn.model_engines.PIECE_STEPS", 5)
     net = net_of(steps=2)
     arrays = net.initial_parameters(), net.initial_states()
