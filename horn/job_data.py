@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
-from horn.data.checks import as_heard, check_counted, other_units
+from horn.data.checks import check_counted, other_units
+from horn.data.conversion import as_heard
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
 from horn.data.normalization import Normalization, measure

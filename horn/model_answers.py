@@ -13,7 +13,7 @@ import numpy as np
 from horn import losses
 from horn.answers import answers
 from horn.backends import Array
-from horn.data import Dataset, arrays, in_steps
+from horn.data import Dataset, in_steps, units
 from horn.data.classes import Classes, as_array
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
@@ -44,7 +44,7 @@ class ModelAnswers:
         """The same of sequences of different lengths: those of like lengths together, so that one
         long sequence among short ones does not fill all of them up.
         """
-        arrays.unit_of(x, np.empty(0), "x")  # one type, if some are bytes
+        units.unit_of(x, np.empty(0), "x")  # one type, if some are bytes
         found: list[Any] = [None] * len(x)
         try:
             for rows in alike(lengths, 1, 2 * int(lengths.sum())):

@@ -19,8 +19,9 @@ from horn.data import (
     in_steps,
     lanes,
 )
-from horn.data.checks import as_heard, check_columns, other_units
+from horn.data.checks import check_columns, other_units
 from horn.data.classes import Classes
+from horn.data.conversion import as_heard
 from horn.data.inputs import side_by_side
 from horn.data.pictures import in_colours
 from horn.data.stream import read

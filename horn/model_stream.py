@@ -10,10 +10,10 @@ import numpy as np
 
 from horn.backends import Setup, StepEngine, make
 from horn.data import Dataset, as_dataset, check_names, check_shape
-from horn.data.arrays import Unit, as_numbers, unit_of
+from horn.data.arrays import as_numbers
 from horn.data.characters import codes, one_hot
-from horn.data.checks import unit_heard
 from horn.data.normalization import Normalization
+from horn.data.units import Unit, unit_heard, unit_of
 from horn.errors import DataError, ModelError, is_whole
 from horn.formats import tables
 from horn.network import Network

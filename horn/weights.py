@@ -10,8 +10,8 @@ import numpy as np
 
 from horn.answers import checked_answers
 from horn.data import Dataset
-from horn.data.arrays import as_weight
 from horn.data.classes import SHOWN
+from horn.data.sample_weights import as_weight
 from horn.errors import DataError, ModelError
 from horn.network import Network
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from horn.data.augment import Augment
 from horn.data.checks import (
-    as_dataset,
     check_classes,
     check_features,
     check_finite,
@@ -32,6 +31,7 @@ from horn.data.checks import (
     check_shape,
     check_targets,
 )
+from horn.data.conversion import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.normalization import Normalization
 from horn.data.order import permutation

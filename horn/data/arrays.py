@@ -7,63 +7,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from horn.data import classes
+from horn.data.units import Unit, unit_of
 from horn.errors import DataError
 from horn.formats import parts, tables
 from horn.formats.tensors import is_tensor, of_tensor
-
-# Bytes are intensities 0..1 unless a scale is given; all other numbers keep their scale.
-BYTE_SCALE = 1 / 255
-
-
-class Unit(NamedTuple):
-    """What one unit of x is worth, and why: ``Dataset.scale`` and ``Dataset.scale_is``."""
-
-    scale: float
-    why: str
-
-
-ASSUMED, OF_TABLE, SAID = "assumed", "table", "said"
-BYTES, NUMBERS = Unit(BYTE_SCALE, ASSUMED), Unit(1.0, SAID)
-
-
-def unit_of(given: Any, array: np.ndarray, what: str) -> Unit:
-    """The unit of x by what the user gave, whatever type it is stored in: bytes (uint8) of an array
-    are worth 1/255, truth values and the numbers of a table are themselves. array : x as one.
-
-    DataError : a list has arrays of bytes beside others.
-    """
-    kinds = _kinds(given)
-    if len(kinds) > 1 and "bytes" in kinds:
-        raise DataError(
-            f"{what}: some arrays of the list x are bytes (uint8), which count 1/255 each, others "
-            "are not, and count 1; give all of them one type, as one.astype(float)"
-        )
-    if array.dtype != np.uint8:
-        return NUMBERS
-    return Unit(1.0, OF_TABLE) if "table" in kinds else BYTES
-
-
-def _kinds(x: Any) -> frozenset[str]:
-    """Of what x is made: arrays of "bytes", a "table", other "numbers"; of a list, several."""
-    if isinstance(x, (list, tuple)):
-        is_plain = not x or isinstance(x[0], (int, float))
-        return _kinds_of("") if is_plain else frozenset().union(*map(_kinds, x))
-    if tables.is_table(x):
-        return frozenset(("table",))
-    dtype = getattr(x, "dtype", None)  # of NumPy, PyTorch and others; a picture has none
-    return _kinds_of(np.asarray(x).dtype if dtype is None else dtype)
-
-
-@lru_cache(64)  # to write a type as text takes microseconds, and a list may have a million arrays
-def _kinds_of(dtype: Any) -> frozenset[str]:
-    return frozenset(("bytes" if "uint8" in str(dtype) else "numbers",))
 
 
 def as_features(x: Any, what: str, unit: Unit | None = None) -> tuple[np.ndarray, Unit]:
@@ -342,85 +295,6 @@ def check_shapes(x: np.ndarray, y: np.ndarray | None, name: str) -> None:
             f"{name}: y has shape {y.shape}, so there is nothing to learn; "
             f"give at least one target per sample, or y=None"
         )
-
-
-def as_weight(
-    weight: Any, n: int, name: str, steps: int = 0, ends: np.ndarray | None = None
-) -> np.ndarray:
-    """Weights of n samples as ``Dataset`` needs them. steps : of sequences whose steps may have
-    weights of their own, (n, steps) or a list of arrays (steps,); 0: of anything else. ends (n,) :
-    how many steps each has; None: all. Raises DataError.
-    """
-    try:
-        if steps and isinstance(weight, (list, tuple)) and any(map(np.ndim, weight)):
-            found = _of_steps(weight, np.full(n, steps) if ends is None else ends, steps, name)
-        else:
-            found = as_numbers(weight, f"{name}: sample_weight")
-    except DataError:
-        if not steps and isinstance(weight, (list, tuple)) and any(map(np.ndim, weight)):
-            raise DataError(
-                f"{name}: sample_weight has several numbers for a sample, but one per sample is "
-                "expected; a sequence has one for all its steps, unless each is answered "
-                "(each_step=True)"
-            ) from None
-        raise
-    if found.dtype not in (np.float32, np.float64):
-        found = found.astype(np.float64)
-    if ends is not None and found.ndim == 2 and ends.max() <= found.shape[1] < steps:
-        found = np.pad(found, ((0, 0), (0, steps - found.shape[1])))  # as x is filled up
-    found = checked_weight(found, n, name, steps, ends)
-    if not found.any():
-        raise DataError(f"{name}: sample_weight is 0 for every sample; nothing would be learned")
-    return np.ascontiguousarray(found)
-
-
-def _of_steps(each: Sequence[Any], ends: np.ndarray, steps: int, name: str) -> np.ndarray:
-    """The weights of the steps of sequences, (n, steps); 0 behind their ends."""
-    if len(each) != len(ends):
-        raise DataError(
-            f"{name}: there are {len(ends):,} sequences, but {len(each):,} in sample_weight; pass "
-            "as many"
-        )
-    found = np.zeros((len(ends), steps))
-    for k, (one, n) in enumerate(zip(each, ends, strict=True)):
-        one = as_numbers(one, f"{name}: sample_weight[{k}]")
-        if one.shape != (n,):
-            raise DataError(
-                f"{name}: sample_weight[{k}] has shape {one.shape}, but sequence {k} has {n:,} "
-                "steps; give one number for each step, or one for each sequence"
-            )
-        found[k, :n] = one
-    return found
-
-
-def checked_weight(
-    weight: np.ndarray, n: int, name: str, steps: int | None = None, ends: np.ndarray | None = None
-) -> np.ndarray:
-    """The weights, if there is one number from 0 for each sample, or for each of its steps. What is
-    no such number behind the ``ends`` (n,) of sequences is 0 then. steps : that there may be
-    weights of: any number; 0: none. Raises DataError.
-    """
-    is_shaped = weight.shape in ((n,), (n, steps)) or steps is None and weight.ndim == 2
-    if not is_shaped or len(weight) != n or weight.dtype not in (np.float32, np.float64):
-        of_steps = f", or ({n}, {steps}): one for each step" if steps else ""
-        raise DataError(
-            f"{name}: sample_weight is {weight.dtype} of shape {weight.shape}, but ({n},) is "
-            f"expected: one number per sample{of_steps}"
-        )
-    is_wrong = ~((weight >= 0.0) & np.isfinite(weight))
-    if not is_wrong.any():
-        return weight
-    if weight.ndim == 2 and ends is not None:
-        behind = np.arange(weight.shape[1]) >= ends[:, None]
-        weight, is_wrong = np.where(is_wrong & behind, 0, weight), is_wrong & ~behind
-    if is_wrong.any():
-        place = tuple(map(int, np.unravel_index(is_wrong.argmax(), is_wrong.shape)))
-        what = "sample" if weight.ndim == 1 else "step"
-        raise DataError(
-            f"{name}: sample_weight{[*place]} is {weight[place]:g}; weights are finite numbers "
-            f"from 0 (0: the {what} is not learned from)"
-        )
-    return weight
 
 
 def check_lengths(lengths: np.ndarray, n: int, shape: tuple[int, ...], name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, order
+from horn.data import arrays, order, sample_weights, units
 from horn.data.classes import Classes, recode
 from horn.data.normalization import Normalization
 from horn.data.targets import OutputTargets, Parts, by_part, own, recoded, side_by_side
@@ -75,7 +75,7 @@ class Dataset:
     lengths: np.ndarray | None = None
     targets: Parts = ()
     feature_names: tuple[str, ...] = ()
-    scale_is: str = arrays.SAID
+    scale_is: str = units.SAID
     target_shape: tuple[int, ...] = ()
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
@@ -110,7 +110,9 @@ class Dataset:
         if self.lengths is not None:
             arrays.check_lengths(self.lengths, len(self.x), self.shape, self.name)
         if self.weight is not None:
-            weight = arrays.checked_weight(self.weight, len(self), self.name, ends=self.lengths)
+            weight = sample_weights.checked_weight(
+                self.weight, len(self), self.name, ends=self.lengths
+            )
             object.__setattr__(self, "weight", weight)
         if self.normalization is not None and not self.normalization.fits(self.n_features):
             raise DataError(

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays
-from horn.data.checks import as_dataset, check_targets_finite, read_of_steps
+from horn.data import arrays, units
+from horn.data.checks import check_targets_finite, read_of_steps
 from horn.data.classes import LABELS, NAMED, Classes, code
+from horn.data.conversion import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.targets import columns_of, put_together
 from horn.errors import DataError, is_whole
@@ -75,7 +76,7 @@ def sequences(
             )
         whole = whole[:, :, None] if whole.ndim == 2 else whole
         ends = _checked_lengths(lengths, len(whole), whole.shape[1], what)
-    unit = arrays.unit_of(x, whole, what)
+    unit = units.unit_of(x, whole, what)
     if not len(ends):
         raise DataError(f"{what}: there are no sequences; pass at least one")
     longest = int(ends.max())
@@ -155,7 +156,7 @@ def _flat(x: Any, shape: tuple[int, ...], n_axes: int) -> Any:
 
 
 def _dataset(
-    x: Array, unit: arrays.Unit, ends: Array, steps: int, what: str, names: tuple[str, ...],
+    x: Array, unit: units.Unit, ends: Array, steps: int, what: str, names: tuple[str, ...],
     is_filled: bool,
 ) -> Dataset:  # fmt: skip
     """The dataset of sequences x (n, any steps, features). is_filled : behind their ends, too."""
@@ -364,7 +365,7 @@ def of_steps(data: Any, steps: int, shape: tuple[int, ...], shapes: TargetShapes
         return data
     names = names_of_all(x, what)
     given, (x, ends, is_filled) = x, _samples(x, steps, shape, what)
-    unit = arrays.unit_of(given, x, what)
+    unit = units.unit_of(given, x, what)
     here = x.shape[1]
 
     def own(y: Any, name: str, where: str) -> Coded:

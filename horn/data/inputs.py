@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays
-from horn.data.checks import as_dataset, check_sample_shape
+from horn.data import arrays, units
+from horn.data.checks import check_sample_shape
+from horn.data.conversion import as_dataset
 from horn.errors import DataError
 from horn.formats import tables
 
@@ -65,7 +66,7 @@ def side_by_side(data: Any, shapes: Shapes, what: str, learned_by: str = "") -> 
             "samples; give each of them the same"
         )
     if len({(array.dtype == np.uint8, unit.scale) for array, unit in found.values()}) > 1:
-        found = {name: (_real(*pair), arrays.NUMBERS) for name, pair in found.items()}
+        found = {name: (_real(*pair), units.NUMBERS) for name, pair in found.items()}
     whole = np.concatenate([array for array, _ in found.values()], axis=1)
     unit = next(iter(found.values()))[1]
     made = as_dataset(whole if y is None else (whole, y), what, scale=unit.scale)
@@ -88,5 +89,5 @@ def _refuse_unnamed(given: Any, shapes: Shapes, what: str) -> None:
         )
 
 
-def _real(array: np.ndarray, unit: arrays.Unit) -> np.ndarray:
+def _real(array: np.ndarray, unit: units.Unit) -> np.ndarray:
     return array.astype(np.float32) * np.float32(unit.scale) if array.dtype == np.uint8 else array

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from horn.data.arrays import ASSUMED, BYTE_SCALE
 from horn.data.dataset import Dataset
+from horn.data.units import ASSUMED, BYTE_SCALE
 from horn.errors import DataError, NotFound
 from horn.formats import idx, npz
 

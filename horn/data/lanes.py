@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, in_steps
-from horn.data.checks import as_dataset
+from horn.data import arrays, in_steps, units
 from horn.data.classes import NAMED
+from horn.data.conversion import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.in_steps import (
     Coded,
@@ -53,7 +53,7 @@ def whole(data: Any, features: int, shapes: TargetShapes, what: str) -> Dataset:
     if isinstance(x, list) and is_ragged(x):
         raise _differ(what)
     found = arrays.plain(x, f"{what}: x")
-    unit, x, given = arrays.unit_of(x, found, what), found, found.shape
+    unit, x, given = units.unit_of(x, found, what), found, found.shape
     if x.ndim == 1 and features == 1:
         x = x[:, None]
     is_one = x.ndim == 2 and x.shape[1] == features

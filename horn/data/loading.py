@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from horn.data import in_steps, pictures, shards
-from horn.data.arrays import ASSUMED, Unit, as_weight
-from horn.data.checks import as_dataset
+from horn.data.conversion import as_dataset
 from horn.data.dataset import Dataset
 from horn.data.known import PARTS, cifar10, digits, mnist
+from horn.data.sample_weights import as_weight
+from horn.data.units import ASSUMED, Unit
 from horn.errors import DataError, NotFound
 from horn.formats import csv, format_of, known, npy, npz
 from horn.formats.files import near

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.data.checks import as_dataset
+from horn.data.conversion import as_dataset
 from horn.data.dataset import Dataset
 from horn.errors import DataError, ModelError, NotFound, is_whole
 from horn.mistakes import shown

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from horn import formats
-from horn.data import arrays
+from horn.data import arrays, units
 from horn.errors import DataError
 from horn.formats import FileFormat, csv, npy, parts, tables
 from horn.formats.parts import SampleTable
 
 
-def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, arrays.Unit]:
+def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, units.Unit]:
     """Read (what a table of all shards has, the unit of x); its y is None if they have none, or
     without ``labels``; it has names of columns where all shards have them. A single .npy shard
     stays memory-mapped; several files are copied into one array, which takes their own size and
@@ -29,11 +29,11 @@ def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, arrays.Unit
     ys: list[np.ndarray] = []
     ids: list[np.ndarray] = []
     headers: dict[Path, tuple[str, ...]] = {}
-    unit = arrays.NUMBERS
+    unit = units.NUMBERS
     for path in files:
         found = _read(kind, path, labels)
         x, own = arrays.as_features(found.x, str(path))
-        own = own if kind.scale is None else arrays.Unit(kind.scale, arrays.ASSUMED)
+        own = own if kind.scale is None else units.Unit(kind.scale, units.ASSUMED)
         y, classes = None, None
         if found.y is not None:
             y, classes = arrays.as_labels_or_targets(found.y, str(path))

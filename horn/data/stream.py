@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from horn.data import arrays, checks
+from horn.data import arrays, checks, conversion, units
 from horn.data.dataset import Dataset
 from horn.errors import DataError, HornError, is_whole
 from horn.formats import parts, tables
@@ -178,7 +178,7 @@ class Stream:
 
     def _rows(
         self, item: Any
-    ) -> tuple[np.ndarray, np.ndarray | None, arrays.Unit, tuple[str, ...], tuple[int, ...]] | None:
+    ) -> tuple[np.ndarray, np.ndarray | None, units.Unit, tuple[str, ...], tuple[int, ...]] | None:
         """x, y, the unit of x, the names of its columns and the shape of a sample's targets; None
         without any sample.
         """
@@ -204,7 +204,7 @@ class Stream:
             )
         given, names = x, tables.names_of(x)
         x = arrays.plain(tables.of_table(x, self.name), f"{self.name}: x")
-        unit = arrays.unit_of(given, x, self.name)
+        unit = units.unit_of(given, x, self.name)
         if y is not None:
             y = arrays.plain(tables.of_column(y, self.name), f"{self.name}: y")
         if x.shape[:1] == (0,) and (x.ndim > 1 if y is None else y.shape[:1] == (0,)):
@@ -228,7 +228,7 @@ class Stream:
 
     def _dataset(self, x: np.ndarray, y: np.ndarray | None) -> Dataset:
         assert self._kind is not None
-        scale, why = self._kind[2] if self._scale is None else (self._scale, arrays.SAID)
+        scale, why = self._kind[2] if self._scale is None else (self._scale, units.SAID)
         return Dataset(x, y, scale, self.name, feature_names=self._names, scale_is=why,
                        target_shape=self._kind[-1])  # fmt: skip
 
@@ -369,7 +369,7 @@ def as_stream(thing: Any, name: str) -> Stream:
 
 def read(data: Any, what: str) -> Dataset:
     """A checked dataset, as ``as_dataset``; a stream that has a length is read whole."""
-    return as_stream(data, what).whole() if is_stream(data) else checks.as_dataset(data, what)
+    return as_stream(data, what).whole() if is_stream(data) else conversion.as_dataset(data, what)
 
 
 def _length(source: Any) -> int | None:

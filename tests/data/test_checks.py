@@ -10,7 +10,7 @@ import pytest
 
 import horn
 from horn import data
-from horn.data import Normalization, as_dataset, check_range, checks
+from horn.data import Normalization, as_dataset, check_range, checks, conversion
 from horn.errors import DataError
 
 
@@ -74,7 +74,7 @@ def test_a_second_array_is_no_name_of_the_data():
 
 def test_contents_are_looked_at_once_per_dataset(monkeypatch):
     dataset = data.as_dataset(np.ones((3, 2)))
-    monkeypatch.setattr(checks, "check_finite", lambda _: pytest.fail("looked again"))
+    monkeypatch.setattr(conversion, "check_finite", lambda _: pytest.fail("looked again"))
     assert data.as_dataset(dataset) is dataset
     assert data.as_dataset(dataset[1:]).n_features == 2
     fresh = data.Dataset(np.ones((3, 2)), None)
