@@ -20,6 +20,7 @@ from horn.layer_costs import EDGE_ARRAYS
 from horn.layers import Link
 from horn.network import Network
 from horn.neuron import carried
+from horn.weight_matrices import of_matrices
 
 Array = np.ndarray[Any, Any]
 AllClasses = Classes | Mapping[str, Classes | None] | None  # of several outputs, by their names
@@ -79,7 +80,8 @@ def beginning(given: Any, network: Network) -> Beginning:
         ends = tuple(f"/{part}" for part in EDGE_ARRAYS)
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and not n.endswith(ends)}
     elif isinstance(given, Mapping):
-        parameters, states = {n: _numbers(a, n) for n, a in given.items()}, {}
+        each = of_matrices(network, given, "Job: initial: ")
+        parameters, states = {n: _numbers(a, n) for n, a in each.items()}, {}
         if (whose := getattr(given, "network", None)) is not None:  # model.parameters
             synapses = synapses_of(whose)
     elif hasattr(given, "parameters") and hasattr(given, "network"):

@@ -36,6 +36,7 @@ from horn.network import Network
 from horn.neuron import carried
 from horn.outputs import check as check_metrics
 from horn.outputs import resolve as resolved
+from horn.weight_matrices import as_matrix, links_of_weights, of_matrices
 
 if TYPE_CHECKING:
     from horn.export.program import Translation
@@ -183,7 +184,8 @@ class Model:
     @mistakes.teaches
     def with_arrays(self, arrays: Mapping[str, Array]) -> Model:
         """A model that has these parameters and States, by name, and is this one otherwise: its
-        neurons as it learned, its other arrays, normalization, classes, type and engine.
+        neurons as it learned, its other arrays, normalization, classes, type and engine. Weights
+        may be a scipy.sparse matrix, as ``matrix`` gives it.
 
         Raises
         ------
@@ -195,8 +197,10 @@ class Model:
                 f"{mistakes.shown(arrays)}"
             )
         engines, states = self._engines, self._states
+        network = engines.as_learned()
+        arrays = of_matrices(network, arrays, "with_arrays: ")
         model = Model(
-            engines.as_learned(),
+            network,
             {**self._parameters, **{k: a for k, a in arrays.items() if k not in states}},
             {**states, **{k: a for k, a in arrays.items() if k in states}},
             dtype=self.dtype,
@@ -245,6 +249,19 @@ class Model:
             normalization=self.normalization,
             feature_names=self.feature_names,
         )
+
+    def matrix(self, name: str) -> Any:
+        """The weights of a sparse layer, of windows or any other as a scipy.sparse.csr_array
+        (receivers, sources), with an entry for each synapse. name : of the array of weights, as in
+        ``parameters``; where several links share it, the first of them.
+
+        ModelError : there are no weights of that name, or scipy is not installed.
+        """
+        known = links_of_weights(self.network)
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise ModelError(f"matrix: no weights {name!r:.80}; there are {names or 'none'}")
+        return as_matrix(self.network, self.parameters[name], name)
 
     @mistakes.teaches
     def activations(self, x: Any, layer: str) -> Any:

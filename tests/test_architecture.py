@@ -24,7 +24,7 @@ RANKS = [
     {"transport", "neurons", "layers", "ir", "refusals"},
     {"initial_arrays", "network_checks", "wiring"},
     {"rpc", "network"},
-    {"answers"},
+    {"answers", "weight_matrices"},
     {"initial", "language", "metrics", "model_inputs", "program"},
     {"outputs", "weights", "description"},
     {"job_checks", "job_data", "plot"},

@@ -35,17 +35,19 @@ class Sparse:
     synapse from u to v for each edge, both ways if it is undirected; its k-th node is neuron k of
     both layers, or nodes with bipartite=0 are the layer below and nodes with bipartite=1 this
     layer.
-    values : the numbers of the matrix (an edge's "weight") are the initial weights.
+    values : the numbers of the matrix (an edge's "weight") are the initial weights; edge_list has
+    triples (source, receiver, weight) then, or is a dict of weights by (source, receiver).
 
     Raises ModelError for an index outside a layer, or a source named twice for one receiver.
     """
 
     fan_in: int | None = None
     csr: tuple[Any, Any] | None = None
-    edge_list: Iterable[tuple[int, int]] | Index | None = None
+    edge_list: Iterable[tuple[Any, ...]] | Index | None = None
     sources: Callable[[int], Sequence[int]] | None = None
     matrix: Any = None
     values: bool = False
+    _weights: Any = field(default=None, init=False, repr=False)  # of the edges, by receiver
 
     def __post_init__(self) -> None:
         names = ("fan_in", "csr", "edge_list", "sources", "matrix")
@@ -55,14 +57,21 @@ class Sparse:
                 "Sparse takes exactly one of fan_in, csr, edge_list, sources, matrix; got "
                 f"{', '.join(given) or 'none'}"
             )
-        if self.values and self.matrix is None:
-            raise ModelError("Sparse: values=True takes the numbers of matrix=, which is not there")
+        if self.values and self.matrix is None and self.edge_list is None:
+            raise ModelError(
+                "Sparse: values=True takes the numbers of matrix= or edge_list=; neither is there"
+            )
         if self.matrix is not None and not isinstance(self.matrix, Matrix):
             object.__setattr__(self, "matrix", matrix_of(self.matrix, self.values))
         if self.csr is not None:
             _check_pair(self.csr)
         if self.edge_list is not None:
-            object.__setattr__(self, "edge_list", _pairs(self.edge_list))
+            edges, weights = _weighed(self.edge_list) if self.values else (self.edge_list, None)
+            pairs = _pairs(edges)
+            object.__setattr__(self, "edge_list", pairs)
+            if weights is not None:
+                order = np.argsort([receiver for _, receiver in pairs], kind="stable")
+                object.__setattr__(self, "_weights", weights[order])
 
     def edges(self, n_sources: int, n_receivers: int, rng: np.random.Generator) -> Edges:
         """The synapses between layers of these sizes; ``fan_in`` draws from ``rng``."""
@@ -127,12 +136,14 @@ class Sparse:
     @property
     def initial(self) -> MatrixValues | None:
         """The initialiser with the matrix's numbers; None if they are not the initial weights."""
-        return MatrixValues(self.matrix.values) if self.values else None
+        if not self.values:
+            return None
+        return MatrixValues(self._weights if self.matrix is None else self.matrix.values)
 
 
 @dataclass(frozen=True, eq=False)
 class MatrixValues:
-    """An initialiser: the numbers of a matrix (n_edges,)."""
+    """An initialiser: the numbers of a matrix or of edges (n_edges,)."""
 
     weights: Any = field(repr=False)
 
@@ -290,6 +301,31 @@ def _drawn(rng: np.random.Generator, n_sources: int, n_receivers: int, fan_in: i
     return found
 
 
+def _weighed(edges: Iterable[Any]) -> tuple[list[tuple[Any, ...]], Any]:
+    """The pairs of edges with weights, and the weights (n_edges,). Raises ModelError."""
+    triples = list(edges)
+    if isinstance(edges, Mapping):
+        triples = [(*(p if isinstance(p, tuple) else (p,)), w) for p, w in edges.items()]
+    for k, edge in enumerate(triples):
+        is_one = isinstance(edge, Iterable) and not isinstance(edge, str)
+        triples[k] = tuple(edge) if is_one else ()
+        if len(triples[k]) != 3 or not isinstance(triples[k][2], (int, float, np.number)):
+            raise ModelError(
+                "Sparse(edge_list): with values=True an edge is (source, receiver, weight), got "
+                f"{shown(edge)} as edge {k}"
+            )
+    pairs: list[tuple[Any, ...]] = [(source, receiver) for source, receiver, _ in triples]
+    if isinstance(edges, np.ndarray) and edges.dtype.kind == "f":  # the weights made all so
+        pairs = [tuple(int(k) if k % 1 == 0 else k for k in pair) for pair in pairs]
+    weights = np.array([weight for *_, weight in triples], np.float64)
+    odd = np.flatnonzero(~np.isfinite(weights))
+    if len(odd):
+        raise ModelError(
+            f"Sparse(edge_list): edge {odd[0]} has weight {weights[odd[0]]}; give finite numbers"
+        )
+    return pairs, weights
+
+
 def _pairs(edges: Iterable[Any]) -> tuple[tuple[Any, ...], ...] | Index:
     """The edges as pairs of numbers; an array (n_edges, 2) of whole numbers is copied as it is.
     Raises ModelError.
@@ -300,9 +336,8 @@ def _pairs(edges: Iterable[Any]) -> tuple[tuple[Any, ...], ...] | Index:
         return array
     if isinstance(edges, Mapping):
         raise ModelError(
-            "Sparse(edge_list): a dict has a value for each edge, and edge_list takes none; with "
-            "the values as weights write matrix=scipy.sparse.coo_array((values, (receivers, "
-            "sources)), shape), values=True, without them edge_list=list(edges)"
+            "Sparse(edge_list): a dict has a value for each edge; write values=True if these are "
+            "the initial weights, and edge_list=list(edges) if they are not"
         )
     edges = tuple(edges)
     for edge in edges:

@@ -109,7 +109,7 @@ def test_one_graph_in_every_description(sparse):
             lambda: horn.Sparse(edge_list=np.ones((2, 3), int)),
             r"an edge is \(source, receiver\), got",
         ),
-        (lambda: horn.Sparse(edge_list={(1, 0): 0.5}), "a value for each edge, .*, values=True"),
+        (lambda: horn.Sparse(edge_list={(1, 0): 0.5}), "a value for each edge; write values=True"),
         (lambda: horn.Sparse(edge_list=[(1, 0, 2)]), r"an edge is \(source, receiver\), got"),
         (lambda: rows(horn.Sparse(sources=lambda o: [0.5])), r"sources\(0\).*whole numbers"),
     ],

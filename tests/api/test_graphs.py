@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_said() -> None:
     assert horn.Sparse(matrix=named).matrix.indices.tolist() == [1, 0]
     with pytest.raises(ModelError, match="a scipy sparse matrix, an array of two axes or a net"):
         horn.Sparse(matrix=[[1, 0]])
-    with pytest.raises(ModelError, match="values=True takes the numbers of matrix="):
+    with pytest.raises(ModelError, match="values=True takes the numbers of matrix= or edge_list="):
         horn.Sparse(fan_in=2, values=True)
     with pytest.raises(ModelError, match="init='he' and the values of a matrix are both given"):
         network(horn.Sparse(matrix=DENSE, values=True), init="he")
@@ -167,3 +167,81 @@ def test_resume_wants_the_same_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole.model.predict(x), again.model.predict(x))
     with pytest.raises(horn.HornError, match="is of another job: its layer1.links.0..init"):
         horn.train(job(DENSE * 2), checkpoints=tmp_path, checkpoint_every=1, resume=True)
+
+
+WEIGHED = [(3, 1, 0.5), (0, 1, 0.25), (2, 0, 1)]
+HELD = [[0, 0, 1, 0], [0.25, 0, 0, 0.5], [0, 0, 0, 0]]
+
+
+def weights_of(connect: Any) -> Any:
+    net = network(connect)
+    return horn.Model(net, net.initial_parameters()).matrix("layer1.weight").toarray().tolist()
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [WEIGHED, iter(WEIGHED), np.array(WEIGHED), {(s, r): w for s, r, w in WEIGHED}],
+    ids=["list", "iterator", "array", "dict"],
+)
+def test_edges_have_weights(edges: Any) -> None:
+    assert weights_of(horn.Sparse(edge_list=edges, values=True)) == HELD
+
+
+@pytest.mark.parametrize(
+    "edges, said",
+    [
+        ([(3, 1)], r"an edge is \(source, receiver, weight\), got \(3, 1\) as edge 0"),
+        ([(3, 1, 0.5), (0, 1, "x")], "got .*'x'.* as edge 1"),
+        ([(3, 1, 0.5), (0, 1, np.nan)], "edge 1 has weight nan; give finite numbers"),
+        ({"ab": 1.0}, r"got \('ab', 1.0\) as edge 0"),
+        (np.array([(3, 1.5, 0.5)]), r"edge \(3, 1.5\) names receiver 1.5"),
+        ([("a", 1, 2.0), (1, 2, 3.0)], r"the numbers of two neurons; got \('a', 1\)"),
+    ],
+)
+def test_edges_without_a_weight_are_refused(edges: Any, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        network(horn.Sparse(edge_list=edges, values=True))
+
+
+@pytest.mark.parametrize(
+    "connect", [DENSE, horn.Dense(), horn.Sparse(csr=([0, 2, 2, 3], [3, 0, 1]))]
+)
+def test_learned_weights_are_a_matrix_and_come_from_one(connect: Any) -> None:
+    net = network(connect)
+    model = horn.Model(net, net.initial_parameters())
+    held = model.matrix("layer1.weight")
+    x = np.random.default_rng(2).normal(size=(5, 4))
+    wanted = np.tanh(x @ held.toarray().T + model.parameters.get("layer1.bias", 0))
+    np.testing.assert_allclose(model.activations(x, "layer1"), wanted, rtol=1e-5, atol=1e-6)
+    again = model.with_arrays({"layer1.weight": held * 2})
+    np.testing.assert_array_equal(
+        again.parameters["layer1.weight"], 2 * model.parameters["layer1.weight"]
+    )
+    job = horn.Job(net, (x, np.zeros(5, int)), initial={"layer1.weight": held * 2}, epochs=1)
+    found = job.network.initial_parameters()["layer1.weight"]
+    np.testing.assert_array_equal(found, again.parameters["layer1.weight"])
+
+
+def test_shared_weights_are_a_matrix() -> None:
+    net = horn.Network(seed=3)
+    net.input((4, 4, 2))
+    net.layer(connect=horn.Convolution(3, 3, padding=1), bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    model = horn.Model(net, net.initial_parameters())
+    x = np.random.default_rng(2).normal(size=(5, 32))
+    found = x @ model.matrix("layer1.weight").toarray().T
+    np.testing.assert_allclose(model.activations(x, "layer1"), found, rtol=1e-5, atol=1e-6)
+
+
+def test_a_matrix_that_does_not_fit_is_said() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    net = network(DENSE)
+    model = horn.Model(net, net.initial_parameters())
+    of_layer = {"layer1.weight": sparse.csr_array(DENSE.T)}
+    with pytest.raises(ModelError, match=r"shape \(4, 3\); 3 neurons .* hear 4 .* it.T"):
+        model.with_arrays(of_layer)
+    full = {"layer1.weight": sparse.csr_array(np.ones_like(DENSE))}
+    with pytest.raises(ModelError, match="numbers other than 0 where layer1 has no synapse"):
+        horn.Job(net, (np.ones((2, 4)), [0, 1]), initial=full)
+    with pytest.raises(ModelError, match="no weights 'layer9.weight'; there are layer1.weight, "):
+        model.matrix("layer9.weight")
