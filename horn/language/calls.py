@@ -259,10 +259,13 @@ class Calls:
         """The derivative d f / d z at the summed input: given, from the output, or derived."""
         if activation.df_at is not None:
             return ir.lift(self.functions.call_any(activation.df_at, [z], node))
-        y = ir.lift(self.functions.call_any(activation.f, [z], node))
         if activation.df is not None:
+            y = ir.lift(self.functions.call_any(activation.f, [z], node))
             return ir.lift(self.functions.call_any(activation.df, [y], node))
-        return gradient(y, const(1.0), [z])[z]
+        # At a leaf of its own: what z is made of may be folded into the formula, and z be gone.
+        at = ir.load("z", z.axes)
+        y = ir.lift(self.functions.call_any(activation.f, [at], node))
+        return ir.replace(gradient(y, const(1.0), [at])[at], {at: z})
 
     def builtin(self, target: Any, node: ast.Call) -> Any:
         name = _MONOIDS.get(target, target.__name__)

@@ -10,8 +10,9 @@ import pytest
 import horn
 from horn import math
 from horn.autodiff.tape import RULES, Traced, adjoints
+from horn.backends import Setup, make
 from tests.parity import expressions
-from tests.parity.test_compiled_equals_interpreted import compare
+from tests.parity.test_compiled_equals_interpreted import compare, samples
 from tests.support.functions import FLAT, RANGES, neuron_of
 
 
@@ -69,3 +70,52 @@ def test_a_neuron_with_it_learns_the_same_compiled_and_interpreted(name, tmp_pat
     net.layer(4, neuron=neuron)
     net.output(3, activation="softmax", loss="cross_entropy")
     compare(net, horn.SGD(0.1), 4)
+
+
+def gelu(z):
+    return 0.5 * z * (1.0 + math.erf(z / python_math.sqrt(2.0)))
+
+
+def bent(z):
+    return 3.0 * z if z > 0.0 else z / 4.0
+
+
+def both(z):
+    return (z and 2.0 * z) - z / (1.0 + z * z)
+
+
+def slope_at(where, f):
+    """A neuron whose output is the slope of f at a multiple of its sum."""
+
+    class Slope(horn.Neuron):
+        def forward(self, messages):
+            z = sum(m.input * m.weight for m in messages)
+            self.feedforward(self.activation.derivative_at(where(z)))
+
+    net = horn.Network(seed=1)
+    net.input(5)
+    net.layer(4, neuron=Slope, activation=f)
+    net.output(3, loss="squared_error")
+    return net
+
+
+@pytest.mark.parametrize("f", [gelu, bent, both, lambda z: 3.0 * z, lambda z: z / 8.0], ids=str)
+@pytest.mark.parametrize(
+    "where",
+    [lambda z: z, lambda z: 2.0 * z, lambda z: -z, lambda z: z / 2.0, lambda z: 0.7],
+    ids=["z", "2 z", "-z", "z / 2", "0.7"],
+)
+def test_the_slope_at_a_multiple_of_the_sum_is_the_finite_difference(where, f):
+    """What the sum is multiplied by may be one factor with the formula's own."""
+    net = slope_at(where, f)
+    compare(net, horn.SGD(0.1), 4)
+    data = samples(net)
+    for backend in ("kernels", "python"):
+        made = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1))
+        made.bind(data)
+        found = made.probe(np.arange(4), iteration=0, first_sample=0)
+        own = made.parameters()
+        at = where(data.x[:4] @ own["layer1.weight"].T + own["layer1.bias"])
+        at = np.broadcast_to(at, (4, 4))
+        expected = [[(f(z + 1e-6) - f(z - 1e-6)) / 2e-6 for z in row] for row in at.tolist()]
+        np.testing.assert_allclose(found["layer1.output"], expected, rtol=1e-7, atol=1e-9)
