@@ -197,7 +197,8 @@ def _check_parts(network: Network) -> None:
         name = f"{layer.neuron.__name__} of {layer.name}"
         roots = [forward.output, *forward.states.values()]
         nodes = list(ir.walk(*roots, *([backward.delta] if backward else [])))
-        if not derive.weighted_sum(forward.output, layer.weights, layer.inputs)[0]:
+        kept = forward.states.values()
+        if not derive.weighted_sum(forward.output, layer.weights, layer.inputs, kept)[0]:
             raise JobError(
                 f"parallel-dropout: {name} is more than a function of sum(input * weight), so its "
                 f"output cannot be scaled for the whole network; use allreduce"

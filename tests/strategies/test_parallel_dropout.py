@@ -595,6 +595,17 @@ class Largest(horn.Neuron):
         self.feedforward(max(m.input * m.weight for m in messages))
 
 
+class Remembering(horn.Neuron):
+    """Its next output is no function of its weighted sum."""
+
+    squares = horn.State(0.0)
+
+    def forward(self, messages):
+        before = self.squares
+        self.squares = sum(m.input * m.input for m in messages)
+        self.feedforward(sum(m.input * m.weight for m in messages) + before)
+
+
 class Counting(horn.Neuron):
     def forward(self, messages):
         n = 0.0
@@ -652,6 +663,7 @@ def of_two_inputs() -> Any:
         (ParallelDropout(2), {"net": with_layer(connect=horn.Sparse(fan_in=2))}, "sparse"),
         (ParallelDropout(2), {"net": with_layer(Slow)}, "is interpreted"),
         (ParallelDropout(2), {"net": with_layer(Largest)}, "more than a function of sum"),
+        (ParallelDropout(2), {"net": with_layer(Remembering)}, "more than a function of sum"),
         (ParallelDropout(2), {"net": with_layer(Counting)}, "counts its messages"),
         (ParallelDropout(2), {"net": with_layer(Once)}, "draws for the whole run"),
         (ParallelDropout(2), {"net": with_layer(horn.neurons.BatchDropout)}, "draws per batch who"),
