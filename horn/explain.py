@@ -11,7 +11,7 @@ from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.ir import averages, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
-from horn.language.layers import read_layer
+from horn.language.layers import is_weighted_sum, read_layer
 from horn.language.parse import function
 from horn.language.source import source_of
 from horn.layers import Layer, Link
@@ -94,8 +94,7 @@ def kind(layer: Layer) -> str:
     forward, _, _ = read_layer(layer, True, written=False)
     if forward.pushes:
         return "local rule"
-    is_sum, _ = derive.weighted_sum(forward.output, layer.weights, layer.inputs)
-    return "weighted sum" if is_sum else "other"
+    return "weighted sum" if is_weighted_sum(layer, forward) else "other"
 
 
 def prints(network: Network) -> list[str]:

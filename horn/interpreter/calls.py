@@ -310,6 +310,8 @@ class Call:
         vars(self.neuron)["_host"] = self
         with listening(self.compared):
             self.method(self.neuron, self.messages)
+        own = vars(self.neuron)
+        self.kept = {name: own[name] for name in own["_carried"]}
         for kind, made, word, value, of in (
             ("forward", self.fed, "feedforward", "value", "output"),
             ("backward", self.delta, "backpropagate", "delta", "delta"),

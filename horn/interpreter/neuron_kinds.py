@@ -6,9 +6,10 @@ run on three made-up messages again and again, each time with one more compariso
 way. The neuron's prints happen on these walks too; breakpoint() does nothing. A class whose
 answers are not needed is not walked.
 
-Weighted sum (note 0001, point 4): on every path the value fed forward, and the values compared
-before, depend on ``m.input`` and ``m.weight`` through sum(m.input * m.weight) over all messages, or
-all of one input, alone, each product taken once. A path that reads neither is one too.
+Weighted sum (note 0001, point 4): on every path the value fed forward, the values compared before
+and the States that a sequence carries on depend on ``m.input`` and ``m.weight`` through
+sum(m.input * m.weight) over all messages, or all of one input, alone, each product taken once. A
+path that reads neither is one too.
 """
 
 from __future__ import annotations
@@ -104,9 +105,13 @@ def probes(
 def is_weighted_sum(calls: Sequence[Call]) -> bool:
     """Whether every path uses messages through the one sum alone."""
     return not any(
-        BAD in kinds([message._of_input for message in call.items], call.fed, *call.conditions)
+        BAD
+        in kinds(
+            [message._of_input for message in call.items],
+            call.fed, *call.conditions, *call.kept.values(),
+        )
         for call in calls
-    )
+    )  # fmt: skip
 
 
 def kinds(groups: Sequence[str], *roots: Any) -> list[str]:

@@ -418,7 +418,6 @@ def run_method(
         kept = (call.fed, *(own[name] for name in stage.states))
         if any(node.op == "target" for node in below(*kept)):
             raise user_text.error_at(call.method, refusals.TARGET_AT_PREDICTION)
-    call.kept = {name: own[name] for name in stage.carried}
     for name, array in stage.states.items():
         sample.states[array][o] = number(own[name])
     return call

@@ -12,7 +12,7 @@ from horn.ir import OUTPUT, Node, Op, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language import parse
 from horn.layers import Layer
-from horn.neuron import has_backward
+from horn.neuron import carried, has_backward
 
 
 def read_layer(
@@ -64,6 +64,13 @@ def asks(forward: ForwardIR) -> bool:
     )
 
 
+def is_weighted_sum(layer: Layer, forward: ForwardIR) -> bool:
+    """Whether the output, and the States that a sequence carries on, are functions of the sums of
+    input * weight alone."""
+    kept = [forward.states[name] for name in carried(layer.neuron) if name in forward.states]
+    return derive.weighted_sum(forward.output, layer.weights, layer.inputs, kept)[0]
+
+
 def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> None:
     why = ""
     if layer.interlayer is not None:
@@ -74,7 +81,7 @@ def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> No
         why = refusals.has_weights(len(layer.weights))
     elif ir.contains(forward.output, Op.OF_INPUT):
         why = refusals.TELLS_APART
-    elif not derive.weighted_sum(forward.output, layer.weights)[0]:
+    elif not is_weighted_sum(layer, forward):
         why = refusals.NO_WEIGHTED_SUM
     if why:
         raise backward.error(refusals.no_written_backward(layer.neuron.__name__, why))

@@ -550,6 +550,27 @@ def test_a_state_assigned_twice(backend):
         engine_of(of_cell(Twice), backend).probe(np.arange(4), iteration=0, first_sample=0)
 
 
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_a_state_that_goes_on_and_is_no_weighted_sum_has_no_delta_for_its_senders(backend):
+    class Remembering(horn.Neuron):
+        far = horn.State(0.0, per="sample")
+
+        def forward(self, messages):
+            before = self.far
+            self.far = sum((m.input - m.weight) ** 2 for m in messages)
+            self.feedforward(sum(m.input * m.weight for m in messages) + before)
+
+    net = horn.Network(seed=1)
+    net.input(2, steps=3)
+    net.layer(3, neuron=Written, activation="tanh")
+    net.layer(2, neuron=Remembering)
+    net.output(1, loss="squared_error")
+    data = np.ones((4, 3, 2)), np.zeros((4, 1))
+    job = horn.Job(net, data=data, optimizer=horn.SGD(0.1), check=False)
+    with refused(r"m\.gradient", CompileError):
+        engine_of(job, backend).probe(np.arange(4), iteration=0, first_sample=0)
+
+
 def test_a_written_backward_that_would_need_later_steps():
     with refused("hears it late"):
         of_cell(Written)
