@@ -161,15 +161,17 @@ class Functions:
     def trace(self, function: Callable[..., Any], args: list[Any], node: ast.AST | None) -> Any:
         """Call a lambda, or another callable, with nodes: its text is hard to find."""
         called = function
-        if isinstance(function, types.FunctionType) and "len" not in function.__globals__:
-            seen = {**function.__globals__, "len": self.length}  # Python's len must return an int
-            seen |= {
-                name: of_python(seen[name]) for name in seen.keys() & {*function.__code__.co_names}
-            }
+        if isinstance(function, types.FunctionType):
+            # Python's len must return an int, and its sum goes through elements.
+            of_layer = {f.__name__: _of_layer(f) for f in (sum, max, min)}
+            own = {"len": self.length} | of_layer | function.__globals__
             called = types.FunctionType(
-                function.__code__, seen, function.__name__, function.__defaults__,
-                function.__closure__,
+                function.__code__, {name: of_python(value) for name, value in own.items()},
+                function.__name__, tuple(map(of_python, function.__defaults__ or ())),
+                tuple(map(_cell_of_python, function.__closure__ or ())),
             )  # fmt: skip
+            named = (function.__kwdefaults__ or {}).items()
+            called.__kwdefaults__ = {name: of_python(value) for name, value in named}
         try:
             found = wrap(tracing.call(called, *args))
             if not tracing.is_same(found, wrap(tracing.call(called, *args))):
@@ -186,6 +188,8 @@ class Functions:
             problem = _of_another_module(function)
             problem = problem or f"{error}; write it with + - * / **, abs and horn.math"
             cause = error
+        except (ArithmeticError, LookupError, NameError) as error:  # of the user's own Python
+            problem, cause = f"{type(error).__name__}: {error}", error
         name = getattr(function, "__name__", type(function).__name__)
         if isinstance(function, types.FunctionType) and is_user_file(function.__code__.co_filename):
             file, line = function.__code__.co_filename, function.__code__.co_firstlineno
@@ -206,6 +210,23 @@ class Functions:
         if self.scope.context is not None:
             raise CompileError("len of one number; in an interlayer write len(output)")
         return TracedNumber(ir.Scalar("layer_size"), value.way)
+
+
+def _of_layer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``sum``, ``max`` or ``min`` of Python that may be of a whole layer, as in a function."""
+
+    def ask(*args: Any, **how: Any) -> Any:
+        if len(args) == 1 and not how and isinstance(args[0], TracedNumber):
+            return getattr(args[0], function.__name__)()
+        return function(*args, **how)
+
+    return ask
+
+
+def _cell_of_python(cell: types.CellType) -> types.CellType:
+    """A variable around a lambda as it reads it; one that is not set stays so."""
+    empty = types.CellType()
+    return empty if cell == empty else types.CellType(of_python(cell.cell_contents))
 
 
 def _lambda_at(code: types.CodeType, text: str) -> int:

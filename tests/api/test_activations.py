@@ -7,7 +7,7 @@ import pytest
 
 import horn
 from horn.activations import ACTIVATIONS, Activation, resolve, softmax
-from horn.errors import ModelError
+from horn.errors import CompileError, ModelError
 
 PLAIN = {
     "identity": lambda z: z,
@@ -101,6 +101,25 @@ def test_a_function_is_an_activation_whose_slope_is_derived(tmp_path):
     found.save(tmp_path / "bent.horn")
     read = horn.Model.load(tmp_path / "bent.horn")
     np.testing.assert_array_equal(read.predict(data.x), named.predict(data.x))
+
+
+@pytest.mark.parametrize(
+    ("activation", "said"),
+    [
+        (lambda z: z * nowhere, "NameError: name 'nowhere' is not defined"),  # noqa: F821
+        (lambda z: z * (1 / 0), "ZeroDivisionError: division by zero"),
+        (lambda z: z * (1.0,)[3], "IndexError: tuple index out of range"),
+    ],
+    ids=["name", "division", "index"],
+)
+def test_a_mistake_in_a_lambda_is_told_with_its_line(activation, said):
+    net = horn.Network()
+    net.input(2)
+    net.output(1, activation=activation, loss="squared_error")
+    job = horn.Job(net, (np.ones((2, 2)), np.ones((2, 1))), iterations=1, batch_size=2)
+    with pytest.raises(CompileError, match=said) as caught:
+        horn.train(job, progress=False)
+    assert caught.value.line == activation.__code__.co_firstlineno
 
 
 def test_functions_that_have_a_name_are_meant_by_it():

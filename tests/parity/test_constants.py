@@ -57,6 +57,22 @@ def test_numbers_of_numpy_are_numbers_of_python(backend):
     np.testing.assert_allclose(found, [[expected]], rtol=1e-12)
 
 
+def around():
+    large, small = np.float16(300), np.uint8(3)
+    return lambda z, *, by=FIVE: z * (large * large) + (small - by)
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+def test_what_is_around_a_lambda_and_its_named_defaults_are_numbers_of_python(backend):
+    net = horn.Network()
+    net.input(1)
+    net.layer(1, activation=around(), init=horn.Constant(1.0), bias=0.0)
+    net.output(1, loss="squared_error")
+    job = horn.Job(net, ([[1.0]], [[0.0]]), horn.SGD(0.0), epochs=1, dtype="float64")
+    model = horn.train(job, backend=backend, progress=False).model
+    assert model.activations(np.ones((1, 1)), "layer1").item() == 90_000.0 - 2.0
+
+
 class Named(horn.Neuron):
     __k = 2.0
     k = 3.0

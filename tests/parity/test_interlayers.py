@@ -43,9 +43,10 @@ def data() -> Dataset:
 
 
 by_lambda = lambda output: output - output.sum() / len(output)  # noqa: E731
+by_python = lambda output: output / (9.0 + sum(output)) - max(output) + min(output)  # noqa: E731
 
 
-@pytest.mark.parametrize("interlayer", [standardised, grown, by_lambda])
+@pytest.mark.parametrize("interlayer", [standardised, grown, by_lambda, by_python])
 @pytest.mark.parametrize("backend", ["kernels", "reference"])
 def test_the_length_of_a_layer_is_the_interpreters(interlayer, backend):
     found = []
