@@ -31,10 +31,12 @@ Updated = tuple[Any, Slots]  # the new weight, the new slots
 
 _SHARE = "at least 0 and below 1", lambda value: 0 <= value < 1
 _ABOVE = "above 0", lambda value: value > 0
+_NORM = "above 0, and finite, or None for no bound", lambda value: 0 < value < float("inf")
 _FROM = "0 or more, and finite", lambda value: 0 <= value < float("inf")
 _RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _SHARE),
-    **dict.fromkeys(("clip_value", "clip_norm"), _ABOVE),
+    "clip_value": _ABOVE,
+    "clip_norm": _NORM,
     **dict.fromkeys(("weight_decay", "eps"), _FROM),
 }
 
@@ -66,6 +68,8 @@ class Optimizer:
             if method in vars(cls):
                 continue
             meant = misnamed(cls, method)
+            if meant == "rates":  # a word of its own, and a rate there is without it
+                continue
             if method == "update" and not meant and isinstance(vars(cls).get("step"), FunctionType):
                 meant = "step"
             if meant:

@@ -32,7 +32,8 @@ def test_nesterov_tells_the_weights_where_the_gradient_is_taken():
         (lambda: horn.SGD(momentum=1.0), "SGD: momentum must be at least 0 and below 1, got 1.0"),
         (lambda: horn.Adam(beta2=-0.1), "Adam: beta2 must be at least 0 and below 1"),
         (lambda: horn.RMSProp(rho=2), "RMSProp: rho must be at least 0 and below 1, got 2"),
-        (lambda: horn.Adagrad(clip_norm=0), "Adagrad: clip_norm must be above 0, got 0"),
+        (lambda: horn.Adagrad(clip_norm=0), "clip_norm must be above 0, and finite, .* got 0"),
+        (lambda: horn.SGD(clip_norm=1e400), "clip_norm must be above 0, .*None for no .* inf"),
         (lambda: horn.SGD(clip_value=-1), "SGD: clip_value must be above 0, got -1"),
         (lambda: horn.SGD(weight_decay=1e400), "SGD: weight_decay must be 0 or more, and finite"),
         (lambda: horn.SGD(weight_decay=-1), "weight_decay must be 0 or more, and finite, got -1"),
@@ -114,6 +115,14 @@ def test_a_method_that_another_calls_may_have_nearly_its_name():
             return self.updates(g)
 
     assert Mine(0.1).prepared(3.0) == 6.0
+
+
+def test_a_method_called_rates_is_no_slip_of_rate():
+    class Mine(horn.SGD):
+        def rates(self):
+            return [self.rate(k) for k in range(3)]
+
+    assert Mine(0.1).rates() == [0.1, 0.1, 0.1]
 
 
 class Plain(horn.SGD):
