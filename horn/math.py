@@ -95,11 +95,13 @@ _NUMPY_NAMES = {
 def _numpy(name: str, args: tuple[Any, ...]) -> Any:
     import numpy as np
 
-    if name == "sigmoid":
-        e = np.exp(-np.abs(args[0]))
-        return np.where(np.asarray(args[0]) >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
-    if name == "softplus":
-        return np.maximum(args[0], 0) + np.log1p(np.exp(-np.abs(args[0])))
+    if name in ("sigmoid", "softplus"):
+        z = np.asarray(args[0])
+        z = z.astype(np.result_type(z, 0.0), copy=False)  # of whole numbers -z may not be there
+        e = np.exp(-np.abs(z))
+        if name == "softplus":
+            return np.maximum(z, 0) + np.log1p(e)
+        return np.where(z >= 0, 1.0 / (1.0 + e), e / (1.0 + e))
     if name == "relu":
         return np.maximum(args[0], 0)
     if name in ("maximum", "minimum"):  # the first wins a tie, as Python's max and min; NaN stays
@@ -315,10 +317,20 @@ def _ordered(values: Iterable[Any]) -> tuple[list[Any], list[float], list[float]
     return found, numbers, sorted(numbers)
 
 
+def _check_place(name: str, k: int) -> None:
+    if k < 1:
+        raise ValueError(f"{name} counts from 1, got {k}")
+
+
 def smallest(k: int, values: Iterable[Any]) -> Any:
     """The k-th smallest, from 1; infinity where there are fewer. Its gradient goes to the first
     message that has it: ``smallest(2, (m.input * m.weight for m in messages))``.
+
+    Raises
+    ------
+    ValueError : k is below 1; so do largest and top_sum.
     """
+    _check_place("smallest", k)
     found, numbers, order = _ordered(values)
     if k > len(found):
         return _told("smallest", (k, len(found)), _m.inf)
@@ -327,6 +339,7 @@ def smallest(k: int, values: Iterable[Any]) -> Any:
 
 def largest(k: int, values: Iterable[Any]) -> Any:
     """The k-th largest, likewise; minus infinity where there are fewer."""
+    _check_place("largest", k)
     found, numbers, order = _ordered(values)
     if k > len(found):
         return _told("largest", (k, len(found)), -_m.inf)
@@ -347,6 +360,7 @@ def median(values: Iterable[Any]) -> Any:
 
 def top_sum(k: int, values: Iterable[Any]) -> Any:
     """The sum of the k largest, or of all where there are fewer."""
+    _check_place("top_sum", k)
     found, numbers, order = _ordered(values)
     if k >= len(found):
         return sum(found, 0.0)

@@ -119,3 +119,12 @@ def test_the_slope_at_a_multiple_of_the_sum_is_the_finite_difference(where, f):
         at = np.broadcast_to(at, (4, 4))
         expected = [[(f(z + 1e-6) - f(z - 1e-6)) / 2e-6 for z in row] for row in at.tolist()]
         np.testing.assert_allclose(found["layer1.output"], expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8, bool])
+def test_of_arrays_of_whole_numbers_they_are_those_of_the_numbers(name, dtype):
+    z = np.array([0, 1, 3, 100]).astype(dtype)
+    np.testing.assert_allclose(
+        math.apply(name, z), [math.apply(name, float(each)) for each in z], rtol=1e-15
+    )

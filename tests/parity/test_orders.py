@@ -378,3 +378,10 @@ def test_what_halves_find_shares_memory_and_no_bit_changes(threads, monkeypatch)
         np.testing.assert_array_equal(array, apart.parameters[name])
     x = np.random.default_rng(1).normal(size=(5, 12, 12, 3))
     np.testing.assert_array_equal(model.predict(x), apart.predict(x))
+
+
+@pytest.mark.parametrize("f", [math.largest, math.smallest, math.top_sum])
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_place_below_the_first_is_refused_by_python_too(f, k):
+    with pytest.raises(ValueError, match=f"{f.__name__} counts from 1, got {k}"):
+        f(k, [1.0, 2.0, 3.0])
