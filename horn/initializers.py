@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,12 +29,23 @@ class Initializer(Protocol):
         ...
 
 
+def _check_finite(initializer: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(initializer, name)
+        if not isinstance(value, Real) or not math.isfinite(value):
+            kind = type(initializer).__name__
+            raise ModelError(f"{kind}: {name} must be a finite number, got {value!r}")
+
+
 @mistakes.teaches
 @dataclass(frozen=True)
 class Constant:
-    """Every weight is ``value``."""
+    """Every weight is ``value``, a finite number."""
 
     value: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_finite(self, "value")
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         """The initial weights, an array of ``shape``."""
@@ -43,10 +55,17 @@ class Constant:
 @mistakes.teaches
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform between low and high."""
+    """Uniform between low and high, finite numbers."""
 
     low: float = -0.05
     high: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_finite(self, "low", "high")
+        if self.low > self.high:
+            raise ModelError(
+                f"Uniform: low must not be above high, got low={self.low!r}, high={self.high!r}"
+            )
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         """The initial weights, an array of ``shape``."""
@@ -56,10 +75,15 @@ class Uniform:
 @mistakes.teaches
 @dataclass(frozen=True)
 class Normal:
-    """Normal with this mean and standard deviation."""
+    """Normal with this mean and standard deviation, finite numbers."""
 
     mean: float = 0.0
     std: float = 0.05
+
+    def __post_init__(self) -> None:
+        _check_finite(self, "mean", "std")
+        if self.std < 0:
+            raise ModelError(f"Normal: std must be 0 or more, got {self.std!r}")
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         """The initial weights, an array of ``shape``."""

@@ -54,5 +54,5 @@ def of_module(kind: str, name: str, known: list[str]) -> Any:
         )
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
         raise JobError(f"{kind} {name}: {error}") from error

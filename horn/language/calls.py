@@ -289,6 +289,7 @@ class Calls:
         if target in _MONOIDS and len(args) == 1:
             items = elements(args[0])
             if items is not None:
+                self.sequences.check_rounds(len(items), node)
                 return self.folded(name, [self.scope.number(x, node) for x in items], node)
             if self.scope.context is None and isinstance(args[0], Node) and name in LAYER_WORDS:
                 return self.over_layer(name, args[0], node)

@@ -245,6 +245,12 @@ class MessageLoops:
         element, keep = one(here)
         self.scope.in_loop = False
         self.scope.frame.names = names
+        if hears and ir.contains(element, Op.MESSAGE_DRAW):
+            self.scope.fail(
+                node,
+                "a draw of self in a loop over self.error would be the same number for each output "
+                "neuron; draw one for each, with e.normal() or e.uniform(), or one before the loop",
+            )
         if hears and not ir.contains(element, Op.ERROR, Op.ERROR_DRAW):
             self.scope.fail(node, "a loop over self.error reads e.delta of each output neuron")
         if keep is None or keep is here:

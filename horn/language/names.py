@@ -113,8 +113,10 @@ class Names:
     def outside(self, name: str) -> Any:
         """The value that a name has outside of the function that is run, or _MISSING."""
         function = self.scope.source.function
-        closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
-        spaces = (closure, function.__globals__, vars(builtins))
+        if name in function.__code__.co_freevars:
+            cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+            return _MISSING if cell == types.CellType() else cell.cell_contents
+        spaces = (function.__globals__, vars(builtins))
         return next((space[name] for space in spaces if name in space), _MISSING)
 
     def is_float(self, node: ast.AST) -> bool:

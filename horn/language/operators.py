@@ -96,6 +96,8 @@ class Operators:
         result: Node | None = None
         left, where = self.expressions.value(node.left), node.left
         for op, right_node in zip(node.ops, node.comparators, strict=True):
+            if result is not None and ir.is_const(result, 0.0):
+                return result  # the rest is not evaluated
             right = self.expressions.later(result, True, right_node)
             if isinstance(left, str) and isinstance(right, str) and type(op) in (ast.Eq, ast.NotEq):
                 test = const(float((left == right) is isinstance(op, ast.Eq)))

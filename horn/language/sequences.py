@@ -114,7 +114,7 @@ class Sequences:
                 f"{what} takes whole numbers, and {ast.unparse(node)!r} is a float in Python, "
                 "which refuses it there: write it without a point, or as int(...) where it is set",
             )
-        if number.op is not Op.CONST or number.value != int(number.value):
+        if number.op is not Op.CONST or not float(number.value).is_integer():
             self.scope.fail(
                 node,
                 f"{what} takes whole numbers that are known before the run, not "

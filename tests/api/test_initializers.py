@@ -214,3 +214,19 @@ def test_fans_of_a_convolution_are_those_of_pytorch(groups: int) -> None:
     assert (layer.typical_fan_in, layer.links[0].fan_out(layer.size)) == (72 // groups, 1080)
     largest = np.abs(net.initial_parameters()["layer1.weight"]).max()
     assert 0.99 < largest / np.sqrt(6 / (72 // groups + 1080)) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Normal(0.0, -0.1), "Normal: std must be 0 or more, got -0.1"),
+        (lambda: Normal(math.nan), "Normal: mean must be a finite number, got nan"),
+        (lambda: Uniform(0.3, -0.3), "Uniform: low must not be above high, got low=0.3, high=-0.3"),
+        (lambda: Uniform(0.0, math.inf), "Uniform: high must be a finite number, got inf"),
+        (lambda: Constant(math.nan), "Constant: value must be a finite number, got nan"),
+        (lambda: Constant("1"), "Constant: value must be a finite number, got '1'"),
+    ],
+)
+def test_what_gives_no_weights_is_refused_where_it_is_made(make, said):
+    with pytest.raises(ModelError, match=said):
+        make()

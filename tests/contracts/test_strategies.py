@@ -111,6 +111,7 @@ def test_it_is_found_by_its_name() -> None:
         ("", "no strategy is called ''"),
         (":LocalAverage", "strategy :LocalAverage: "),
         ("no.such.module:Thing", "strategy no.such.module:Thing: No module named 'no'"),
+        ("a_slip_of_a_test:Thing", r"Thing: .*\(a_slip_of_a_test.py, line 1\)"),
         (f"{__name__}:Nothing", "has no attribute 'Nothing'"),
         (f"{__name__}:NAMES", "no subclass of horn.Strategy"),
         ("horn:SGD", "no subclass of horn.Strategy"),
@@ -119,7 +120,11 @@ def test_it_is_found_by_its_name() -> None:
         (LocalAverage, "got the class LocalAverage; write LocalAverage()"),
     ],
 )
-def test_what_is_no_strategy_is_said(name: Any, sentence: str) -> None:
+def test_what_is_no_strategy_is_said(
+    name: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_slip_of_a_test.py").write_text("def (:\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(JobError, match=sentence):
         strategies.make(name)
 

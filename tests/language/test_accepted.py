@@ -373,6 +373,8 @@ OF_LONG = {
     "sum(k for k in range(2000))": None,
     "len(enumerate(LONG))": None,
     "len(zip(LONG, ARRAY))": None,
+    "sum(range(2000))": None,
+    "max(LONG)": None,
 }
 
 
@@ -391,3 +393,31 @@ def test_of_a_long_sequence_only_what_is_asked_is_read(text, found, tmp_path, mo
     else:
         assert ir.const(found) in forward(cls).output.args
     assert len(made) < 20
+
+
+def test_a_chain_of_comparisons_ends_at_the_first_that_fails(tmp_path):
+    body = """
+    taps = (1.0,)
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        self.feedforward(2.0 * z if 3.0 < 1.0 < self.taps[5] else z)
+    """
+    cls = module(tmp_path, source(body)).N
+    assert forward(cls).output.op is ir.Op.REDUCE
+
+
+def test_a_variable_around_the_class_that_is_not_set_is_read_by_no_path_that_runs(tmp_path):
+    before = """
+def made(has_helper):
+    if has_helper:
+        helper = abs
+    class N(horn.Neuron):
+        def forward(self, messages):
+            z = sum(m.input * m.weight for m in messages)
+            self.feedforward(helper(z) if has_helper else z)
+    return N
+"""
+    own = module(tmp_path, source("pass", before))
+    assert forward(own.made(False)).output.op is ir.Op.REDUCE
+    assert forward(own.made(True)).output.op is ir.Op.ABS

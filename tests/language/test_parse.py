@@ -1075,6 +1075,7 @@ REMEDIES = {
     "self.feedforward(z * «self.text»)": "'self.text' is not a number, but the text '2'",
     "self.feedforward(z * «LOOSE»)": "write  LOOSE = horn.Parameter(...)  in the class",
     "f = «lambda v: v * v»": "write it as a method, or as a function beside the class",
+    "for _ in range(«1e400»): z += 1.0": "range takes whole numbers",
     "y = «f'{z}'»": "text is for print(...) on a line of its own",
     "«global LOOSE»": "what a neuron keeps from batch to batch is a horn.State",
     "«assert z > 0.0»": "leave it out",

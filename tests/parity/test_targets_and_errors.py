@@ -191,3 +191,25 @@ def test_what_is_not_known_is_refused():
     net.output(2, loss="squared_error")
     with pytest.raises(CompileError, match="self.loss is known in backward.*; a rule in forward"):
         make("kernels", Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1)).bind(samples(net))
+
+
+@pytest.mark.parametrize("backend", ["python", "reference", "kernels"])
+def test_a_draw_of_the_neuron_in_a_loop_over_errors_is_refused(backend):
+    class Drawing(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+        def backward(self, messages):
+            for m in messages:
+                self.push(m.delta * self.output)
+            self.backpropagate(sum(e.delta * self.normal() for e in self.error))
+
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(4, neuron=Drawing)
+    net.output(2, loss="squared_error")
+    with pytest.raises(CompileError, match="same number") as caught:
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, "float64", 1))
+        engine.bind(samples(net))
+        engine.probe(np.arange(4), iteration=0, first_sample=0)
+    assert "e.delta * self.normal()" in str(caught.value)
