@@ -108,7 +108,7 @@ def _method_of(thing: Any) -> types.FunctionType | None:
         # The result of a decorator may be from another file. None: exec(text, {}) has no __name__.
         own = (thing.__module__, None)
         if isinstance(value, types.FunctionType) and value.__module__ in own:
-            if qualname_of(value).startswith(thing.__qualname__):
+            if qualname_of(value).startswith(f"{thing.__qualname__}."):
                 return value
     return None
 

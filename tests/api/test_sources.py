@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn import texts
 from horn.errors import ModelError
 from horn.module_source import is_same
 from horn.sources import CapturedCode, SourceCapture
@@ -314,3 +315,19 @@ def test_a_function_inside_a_function_that_calls_itself_is_saved(
         SourceCapture().reference(module["mutual"]())
     assert is_same(module["counting"](2), module["made"])
     assert not is_same(module["counting"](3), module["made"])
+
+
+class BendAlike(horn.Neuron):
+    def bent(self, z):
+        return 0.5 * z
+
+
+class Bend(horn.Neuron):
+    bent = BendAlike.bent
+
+    def forward(self, messages):
+        self.feedforward(self.bent(sum(m.input * m.weight for m in messages)))
+
+
+def test_a_class_is_not_looked_for_where_one_is_whose_name_begins_as_its_own():
+    assert texts.code_of(Bend) is Bend.forward.__code__
