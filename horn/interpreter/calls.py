@@ -263,6 +263,7 @@ class ReceivedMessages:
             raise AttributeError(name)
         call, names = self._call, vars(self._call.neuron)["_inputs"]
         if name in names and call.kind == "forward" and not self._of_input:
+            call.tells_inputs_apart = True
             return ReceivedMessages(call, [m for m in self._items if m._of_input == name], name)
         raise user_text.error(refusals.no_input(name, names, call.kind, self._of_input))
 
@@ -273,6 +274,7 @@ class Call:
     fed, delta : the values fed forward and propagated back. pushed : by weight ("": the only one),
     by message. pushed_to : by Parameter.
     conditions : the operands compared before feedforward. read : messages were looked at before it.
+    tells_inputs_apart : those of one input were.
     """
 
     def __init__(
@@ -298,7 +300,7 @@ class Call:
         self.pushed: dict[str, dict[int, Any]] = {}
         self.pushed_to: dict[str, Any] = {}
         self.conditions: list[Any] = []
-        self.read = False
+        self.read = self.tells_inputs_apart = False
         self.sites: set[tuple[int, str, str, tuple[int, int, int, int] | None]] = set()
         self.silent = False
         self.assigned: set[str] = set()  # the carried States assigned so far

@@ -250,8 +250,11 @@ class Stage:
 
     @cached_property
     def tells_inputs_apart(self) -> bool:
-        """Whether a method may read messages.x."""
-        return any(mentions(self.layer.neuron, None, name) for name in self.layer.inputs)
+        """Whether forward may read messages.x; an input may be called as a field of messages is."""
+        if not any(mentions(self.layer.neuron, None, name) for name in self.layer.inputs):
+            return False
+        calls = self._forward_walks
+        return calls is None or any(call.tells_inputs_apart for call in calls)
 
     def group(self, wire: Wire) -> str:
         """The name of the input that a synapse belongs to, or ""."""

@@ -299,3 +299,12 @@ def test_inputs_that_do_not_fit_are_said(inputs, connect, sentence):
     below = net.layer(3, name="below")
     with pytest.raises(ModelError, match=f"layer 2 'here': .*{sentence}"):
         net.layer(3, inputs=inputs(below), connect=connect, name="here")
+
+
+@pytest.mark.parametrize("word", ["weight", "input"])
+def test_an_input_called_as_a_field_of_messages_is_an_input_as_others(word):
+    net = horn.Network(seed=1)
+    below = net.layer(4, neuron=Written, activation="tanh", inputs=[net.input(5)])
+    net.layer(4, neuron=Written, activation="tanh", inputs={word: below})
+    net.output(3, loss="squared_error")
+    compare(net, horn.SGD(0.1), 4)
