@@ -1,4 +1,9 @@
-"""The exchange of one program's moves at one task: its script, its channels, and the copies."""
+"""The exchange of one program's moves at one task: its script, its channels, and the copies.
+
+Every rank plans the channels of all ranks, and they must find the same. So what decides which
+channels there are is never read from this task's own share, which may be larger or smaller than
+others': only which blocks it sends and wants, and where these lie, is.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +246,9 @@ class Exchange:
             return False
         if any(base(axis) == "b" for axis in have):
             return False
-        return math.prod(self.share.length(axis, 0) for axis in have) <= SMALL
+        # A group's tasks have unequal shares; that of one task is the same in all groups.
+        of_group = self._inside[self.share.group].values()
+        return all(_n_numbers(share, have) <= SMALL for share in of_group)
 
     def _bundle(
         self, moves: list[Move], shares: Mapping[int, Share], ours: SuperstepBlocks
@@ -251,7 +258,7 @@ class Exchange:
         axes = [self.program.buffers[move.array].axes for move in moves]
         parts: dict[int, int | None] = dict.fromkeys(shares)
         for rank, share in shares.items():
-            sizes = [math.prod(share.length(axis, 0) for axis in names) for names in axes]
+            sizes = [_n_numbers(share, names) for names in axes]
             if others := tuple(other for other in shares if other != rank):
                 parts[rank] = self._channel(rank, others, (sum(sizes),), label)
             if rank == self.rank:
@@ -395,6 +402,11 @@ class Exchange:
 def _circles_at(n_groups: int, level: int) -> group_sums.Circles:
     found = group_sums.levels(n_groups)
     return found[level] if level < len(found) else group_sums.handing(n_groups)
+
+
+def _n_numbers(share: Share, axes: Iterable[str]) -> int:
+    """The numbers that a share has of an array without rows."""
+    return math.prod(share.length(axis, 0) for axis in axes)
 
 
 def _what(statements: Iterable[Statement]) -> str:

@@ -20,6 +20,7 @@ import horn
 from horn.backends import Setup
 from horn.data import Dataset
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
+from horn.runtime import exchange
 from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport
@@ -125,6 +126,20 @@ def test_what_groups_divide_is_whole_where_it_is_read():
         one = of_one(backend, setup, data, batches)
         found = of_groups(backend, setup, data, batches, Placement.default(net), 2, 2)
         compare(good(found), one, backend)
+
+
+@pytest.mark.parametrize("most", range(1, 9))
+def test_tasks_with_unequal_shares_agree_on_which_sums_share_a_block(most, monkeypatch):
+    monkeypatch.setattr(exchange, "SMALL", most)
+    net = horn.Network(seed=0)
+    net.input(4)
+    net.layer(5, connect=horn.Sparse(fan_in=2), activation="tanh")  # tasks have 3 and 2 neurons
+    net.output(3, activation="softmax", loss="cross_entropy")
+    setup = Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1)
+    data, batches = labelled(net), steps(3, 2)
+    one = of_one("kernels", setup, data, batches)
+    found = of_groups("kernels", setup, data, batches, Placement.default(net), 2, 2)
+    compare(good(found), one, "kernels")
 
 
 class Dropped(horn.Neuron):
