@@ -59,6 +59,8 @@ PROGRESS_S = 0.5  # between two writes of a job's progress
 BEAT, FENCE = 1 / 12, 5 / 6
 WITHDRAWN_S = 5.0  # for the orders of an agent that leaves to be withdrawn
 KILLED_S = 10.0  # for a process that was killed to end
+# A report that ZooKeeper does not take, or that cannot be encoded: it is too large, or too deep.
+UNWRITABLE = (JobError, RecursionError)
 MAX_WAITING = 8  # tasks that wait for a job, of 50 MB each
 
 
@@ -417,8 +419,12 @@ class Agent:
         for run in list(self.runs.values()):
             said = run.progress
             if said is not None and (run.is_over or now - run.written_s >= PROGRESS_S):
-                with contextlib.suppress(NotFound):  # the job is gone
+                try:
                     self.coord.set(paths.progress(run.job), msgspec.json.encode(said))
+                except NotFound:
+                    pass  # the job is gone
+                except UNWRITABLE as error:
+                    logger.error("progress not written job=%s reason=%s", run.job, error)
                 run.progress, run.written_s = None, now
             if run.is_told or (run.report.phase in LAST and not run.is_over):
                 continue  # the final report is sent once nothing runs any more
@@ -426,6 +432,8 @@ class Agent:
             path = paths.report(run.job, run.attempt, self.name)
             try:
                 self._put(path, msgspec.json.encode(run.report))
+            except UNWRITABLE as error:
+                run.replace_report(error)
             except NotFound:
                 logger.info("job is gone job=%s", run.job)
                 run.aim_at("end")
@@ -491,9 +499,20 @@ class Agent:
                 logger.error("the warm job runner ended: %s", said)
         elif runner.is_open:
             if run is None:
-                runner.is_open = runner.line.read() is not None  # it is warm now
-                return
-            run.listen(runner)
+                self._hear_warm(runner)
+            else:
+                run.listen(runner)
+
+    def _hear_warm(self, runner: RunnerProcess) -> None:
+        """It says that it is ready. A process that says anything else is killed: its exit is heard
+        of, and another takes its place.
+        """
+        try:
+            runner.is_open = runner.line.read() is not None
+        except ProtocolError as error:
+            logger.error("the warm job runner was ended: %s", error)
+            runner.is_open = False
+            runner.kill()
 
     def _kill_all(self, why: str) -> None:
         """End all jobs, now."""

@@ -96,6 +96,7 @@ LEAVE_S = 1.0  # for the run to end once it is told to
 MAX_TEXT = 20_000  # characters of an error
 MAX_UNSAVED = 1000  # characters of why a checkpoint is not saved
 MAX_ROWS, MAX_ROWS_BYTES = 1000, 400_000  # of the history in a result; the file has all
+MAX_COUNTERS_BYTES = 200_000  # of the counters in a result: of some 500 tasks
 MEETING = "meeting of the job's hosts"
 LATE = (
     "The job goes on elsewhere if there are slots. If they only need longer (a large package, "
@@ -280,6 +281,7 @@ class JobRunner:
             result = plain(run.as_dict())  # the model is a file
             result["seconds"] = _seconds(run)
             result["history"] = _last_rows(result["history"])
+            result["counters"] = _fitting(result["counters"], MAX_COUNTERS_BYTES)
             return protocol.RunnerFinished(FINISHED, result=result, checkpoint=self.checkpoint)
 
     def _keep(self, model: Model, path: Path) -> bool:
@@ -565,13 +567,18 @@ def _seconds(run: Run) -> float:
 
 def _last_rows(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The last rows that fit into a result, a node of ZooKeeper: metrics may be many."""
-    n, left = 0, MAX_ROWS_BYTES
-    for row in reversed(history[-MAX_ROWS:]):
+    return _fitting(history[: -MAX_ROWS - 1 : -1], MAX_ROWS_BYTES)[::-1]
+
+
+def _fitting(rows: Sequence[Mapping[str, Any]], left: int) -> list[Mapping[str, Any]]:
+    """The first rows, as many as fit into ``left`` bytes."""
+    found = []
+    for row in rows:
         left -= len(msgspec.json.encode(row)) + 1
         if left < 0:
             break
-        n += 1
-    return [*history[len(history) - n :]]
+        found.append(row)
+    return found
 
 
 def _of_package(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from horn.process.limits import ProcessLimits
 from horn.security.keys import Credential
 
 MAX_BYTES = 4 * 1024 * 1024  # of one line
+REPORT_BYTES = 800_000  # of one to an agent, which writes it into a node of ZooKeeper
 CUT_OFF = 75  # exit code of a job runner whose agent's lease is over (EX_TEMPFAIL)
 
 
@@ -142,17 +143,20 @@ _DECODE: msgspec.json.Decoder[RunnerMessage] = msgspec.json.Decoder(
 
 
 class RunnerConnection:
-    """One end. Raises ProtocolError: no such message. OSError: the other end has gone."""
+    """One end. max_bytes : of a line that is read. Raises ProtocolError: no such message, or it is
+    longer. OSError: the other end has gone.
+    """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, sock: socket.socket, max_bytes: int = MAX_BYTES) -> None:
+        self.sock, self.max_bytes = sock, max_bytes
         self._buffer, self._unsent = bytearray(), bytearray()
         self._sending = threading.RLock()
 
     @classmethod
     def pair(cls) -> tuple[RunnerConnection, RunnerConnection]:
+        """An agent's end, and that of its job runner."""
         ours, theirs = socket.socketpair()
-        return cls(ours), cls(theirs)
+        return cls(ours, REPORT_BYTES), cls(theirs)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -205,10 +209,12 @@ class RunnerConnection:
         if not data:
             return None
         self._buffer += data
-        if len(self._buffer) > MAX_BYTES:
-            raise ProtocolError(f"more than {MAX_BYTES} bytes in a line of agent and job runner")
         *lines, rest = bytes(self._buffer).split(b"\n")
         self._buffer = bytearray(rest)
+        if max(map(len, (*lines, rest))) > self.max_bytes:
+            raise ProtocolError(
+                f"more than {self.max_bytes:,} bytes in a line of agent and job runner"
+            )
         try:
             return [_DECODE.decode(line) for line in lines]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -326,6 +326,15 @@ class JobRun:
         )
         self.is_told = False
 
+    def replace_report(self, error: Exception) -> None:
+        """End the attempt: its report cannot be written for this reason, which the next one has."""
+        why = f"First failure: what the job's own process reports cannot be written: {error}"
+        logger.error("report not written job=%s reason=%s", self.job, error)
+        self.kill_runner(why)
+        checkpoint = self.report.checkpoint
+        self.report = HostReport(FAILED, self.report.member, checkpoint, HostFailure(why))
+        self.is_told = False
+
     def tick(self, now: float) -> float | None:
         """Act on deadlines; returns when to call again."""
         if self.runner is None:

@@ -14,30 +14,35 @@ import pytest
 
 from horn.cluster import job_runner
 from horn.cluster.agent import Agent
-from horn.cluster.job_runner import JobRunner, _last_rows
+from horn.cluster.job_runner import MAX_COUNTERS_BYTES, JobRunner, _fitting, _last_rows
 from horn.cluster.master import (
     END,
     FAILED,
     GONE,
     RUN,
+    RUNNING,
     STARTING,
     STOP,
     Allocation,
     HostFailure,
     HostOrder,
+    HostReport,
 )
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.runner_protocol import (
     CUT_OFF,
+    REPORT_BYTES,
     AddStandby,
     AgentLease,
     CheckpointComplete,
+    CheckpointFailed,
     JobProgress,
     RunnerConnection,
     RunnerFinished,
     TasksRunning,
 )
 from horn.cluster.runners import JobRun, RunnerProcess, used_by
+from horn.coordination import nodes
 from horn.coordination.nodes import MAX_DATA_BYTES
 from horn.coordination.paths import Paths
 from horn.errors import ModelError, ProtocolError
@@ -121,13 +126,22 @@ def test_a_job_runner_that_reads_nothing_keeps_its_agent_waiting_for_nothing():
 
 
 @pytest.mark.parametrize(
-    "said", [b"nonsense\n", b'"\xff"\n', b'{"type": "EndJob"}\n', b"[" * 9_000 + b"\n"]
+    "said",
+    [
+        b"nonsense\n",
+        b'"\xff"\n',
+        b'{"type": "EndJob"}\n',
+        b"[" * 9_000 + b"\n",
+        b'{"type": "JobProgress", "progress": {"note": "%s"}}\n' % (b"x" * 20_000),
+    ],
 )
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_what_a_jobs_file_writes_into_the_line_ends_the_job_and_not_its_agent(
     said: bytes, has_ended: bool
 ):
     line, theirs = RunnerConnection.pair()
+    assert line.max_bytes < MAX_DATA_BYTES, "a node takes it"
+    line.max_bytes = 10_000
     run, ends = JobRun("one", HostOrder(1, RUN, HERE), member=1), list[str]()
     runner: Any = SimpleNamespace(
         is_open=True, line=line, output=None, pidfd=-1,
@@ -144,6 +158,60 @@ def test_what_a_jobs_file_writes_into_the_line_ends_the_job_and_not_its_agent(
     line.close()
     failure = run.report.failure
     assert run.is_over and failure is not None and "not to write to desc" in failure.text
+
+
+def test_a_warm_job_runner_that_says_nonsense_is_ended_and_not_its_agent():
+    line, theirs = RunnerConnection.pair()
+    ends = list[str]()
+    runner: Any = SimpleNamespace(
+        is_open=True, line=line, output=None, pidfd=-1, kill=lambda: ends.append("killed")
+    )
+    agent = Agent.__new__(Agent)
+    agent._warm = runner
+    theirs.sock.sendall(b"nonsense\n")
+    agent._hear(line.fileno(), None, runner)
+    theirs.close()
+    line.close()
+    assert ends == ["killed"] and not runner.is_open
+
+
+def _told(written: dict[str, bytes]) -> Any:
+    def put(path: str, data: bytes) -> None:
+        nodes._check_size(path, data)
+        written[path] = data
+
+    return SimpleNamespace(connected=True, paths=Paths("/horn"), set=put)
+
+
+def test_a_report_that_no_node_takes_is_a_failure_of_its_job_and_no_other():
+    """It ended the agent, and every job of the host."""
+    runs = {name: JobRun(name, HostOrder(1, RUN, HERE), member=1) for name in ("large", "good")}
+    agent, written, ends = Agent.__new__(Agent), dict[str, bytes](), list[str]()
+    agent.name, agent.runs, agent.coord = "a", runs, _told(written)
+    large = runs["large"]
+    large.runner = SimpleNamespace(kill=lambda: ends.append("killed"))  # type: ignore[assignment]
+    large.hear(CheckpointComplete(7))
+    large.hear(CheckpointFailed("x" * MAX_DATA_BYTES))
+    large.hear(JobProgress({"note": "x" * MAX_DATA_BYTES}))
+    runs["good"].hear(TasksRunning())
+    path = agent.coord.paths.report("large", 1, "a")
+    agent._tell()
+    assert ends == ["killed"] and path not in written, "while its processes run"
+    large.runner = None  # it has ended
+    agent._tell()
+    report = msgspec.json.decode(written[path], type=HostReport)
+    assert report.phase == FAILED and report.checkpoint == 7 and report.failure is not None
+    assert "cannot be written: /horn/jobs/large" in report.failure.text
+    good = msgspec.json.decode(written[agent.coord.paths.report("good", 1, "a")])
+    assert good["phase"] == RUNNING and large.is_told and runs["good"].is_told
+
+
+def test_the_counters_of_many_tasks_fit_into_a_result():
+    counters = [{"task": n, "role": f"g{n}.t0", "compute_s": n / 3} for n in range(10_000)]
+    kept = _fitting(counters, MAX_COUNTERS_BYTES)
+    assert kept == counters[: len(kept)] and len(kept) > 1000
+    assert len(msgspec.json.encode(kept)) < REPORT_BYTES / 2
+    assert _fitting(counters[:3], MAX_COUNTERS_BYTES) == counters[:3]
 
 
 def test_an_error_with_a_long_text_fits_into_a_report():
