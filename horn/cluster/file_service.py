@@ -186,12 +186,12 @@ class FileService:
     def have(self, call: RpcCall) -> PackageKnown:
         request: PackageRequest = call.request
         with self.holds.lock:
-            if request.holder:
+            if request.holder:  # it stays, if it is here
                 self.holds.hold(request.digest, request.holder)
-            is_here = self.store.has(request.digest)
-            if request.holder:
-                is_here = is_here and self.store.is_shared(request.digest)
-            return PackageKnown(is_here)
+        is_here = self.store.has(request.digest)
+        if request.holder:
+            is_here = is_here and self.store.is_shared(request.digest)
+        return PackageKnown(is_here)
 
     def release(self, call: RpcCall) -> DoneReply:
         with self.holds.lock:

@@ -69,7 +69,7 @@ class JobPreparer:
         key = self.capacity.key
         found = self.submission(job, node_of(coord, coord.paths.spec(job), job))
         record = record_of(coord, job, order.attempt)
-        if not self.store.has(found.package):
+        if not self.store.take_shared(found.package):
             self._fetch(workers, found.package)
         try:
             self.store.share(found.package)  # it may have come before there was a shared folder

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from horn.cluster import package, written
-from horn.cluster.package import Unpacker
+from horn.cluster.package import BadPackage, Unpacker
 from horn.cluster.user import JobUser, is_plain, opened
 from horn.cluster.written import WrittenFiles
 from horn.coordination import paths
@@ -89,6 +89,7 @@ class HostStore:
         for packed in folder.glob("packages/*/"):
             package.sweep(packed)
         left = [*folder.glob("jobs/*/work-*")]  # leftovers of a killed agent
+        left += folder.glob(f"packages/*-{self.id}")
         if shared is not None:
             for copies in ("packages", "packages/*"):
                 left += shared.glob(f"{copies}/*-{self.id}")  # but not other hosts'
@@ -103,18 +104,34 @@ class HostStore:
     # packages
 
     def has(self, digest: str) -> bool:
-        """Whether the package is here, perhaps from the shared folder."""
-        if (self._package(digest) / "files").is_dir():
+        """Whether the package is here or, whole, in the shared folder."""
+        return self._is_here(digest) or next(self._shared_copies(digest), None) is not None
+
+    def take_shared(self, digest: str) -> bool:
+        """Copy a package from the shared folder, unless it is here; whether it is here then. Raises
+        ClusterError: it cannot be written.
+        """
+        if self._is_here(digest):
             return True
-        if self.shared is None:
-            return False
-        packages = self.shared / "packages"
-        for theirs in (packages / self.cluster / digest, packages / digest):
-            if (theirs / "files").is_dir():
-                packed = (theirs / "manifest").read_bytes()
+        for theirs, packed in self._shared_copies(digest):
+            try:
                 self._put(digest, packed, package.read(theirs / "files", package.decode(packed)))
                 return True
+            except (BadPackage, OSError) as error:  # other bytes, or just removed
+                logger.warning("shared package not used path=%s reason=%s", theirs, error)
         return False
+
+    def _is_here(self, digest: str) -> bool:
+        return (self._package(digest) / "files").is_dir()
+
+    def _shared_copies(self, digest: str) -> Iterator[tuple[Path, bytes]]:
+        """The folders of a package that are whole in the shared folder, with its manifest."""
+        if self.shared is None:
+            return
+        packages = self.shared / "packages"
+        for theirs in (packages / self.cluster / digest, packages / digest):
+            if (packed := _manifest(theirs, digest)) is not None:
+                yield theirs, packed
 
     def put(
         self,
@@ -140,7 +157,7 @@ class HostStore:
                 f"{folder}: {error.strerror}; see that the folder of --dir is there, is the "
                 f"worker's own to write, and has room"
             ) from error
-        if (folder / "files").is_dir():
+        if self._is_here(digest):
             for _ in portions:
                 pass
             return
@@ -148,7 +165,7 @@ class HostStore:
             for portion in portions:  # without the lock: a slow sender keeps nobody waiting
                 unpacker.feed(portion)
             with self._lock:
-                if (folder / "files").is_dir():  # another sender was faster
+                if self._is_here(digest):  # another sender was faster
                     return
                 temporary = folder / f"manifest-{secrets.token_hex(4)}"
                 _write(temporary, packed)
@@ -156,9 +173,9 @@ class HostStore:
                 unpacker.finish()
 
     def is_shared(self, digest: str) -> bool:
-        """Whether a package is in the shared folder, if there is one."""
+        """Whether a package is whole in the shared folder, if there is one."""
         folder = self._shared_packages
-        return folder is None or (folder / digest).exists()
+        return folder is None or _manifest(folder / digest, digest) is not None
 
     def share(self, digest: str) -> None:
         """Copy a package that is here into the shared folder, unless it is there: the cluster's
@@ -174,6 +191,7 @@ class HostStore:
             try:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 _copy(self._package(digest), temporary)
+                self._remove(folder / digest)  # it is not whole
                 with contextlib.suppress(OSError):  # another host was faster
                     temporary.rename(folder / digest)
             except OSError as error:
@@ -192,7 +210,7 @@ class HostStore:
 
     def get(self, digest: str) -> tuple[bytes, Iterator[bytes]]:
         """A package's manifest and its files' bytes. Raises NotFound."""
-        if not self.has(digest):
+        if not self.take_shared(digest):
             raise NotFound(f"package {digest[:16]} is not here")
         packed = (self._package(digest) / "manifest").read_bytes()
         return packed, package.read(self._package(digest) / "files", package.decode(packed))
@@ -246,9 +264,18 @@ class HostStore:
             shutil.rmtree(folder, ignore_errors=True)
         if digest:
             with self._lock:
-                shutil.rmtree(self._package(digest), ignore_errors=True)
+                self._remove(self._package(digest))
                 if (shared := self._shared_packages) is not None:
-                    shutil.rmtree(shared / digest, ignore_errors=True)
+                    self._remove(shared / digest)
+
+    def _remove(self, packed: Path) -> None:
+        """Remove a package, if it is there: all of it at once, for who looks for it. What is left
+        by an agent that is killed goes when it starts again.
+        """
+        aside = packed.with_name(f"{secrets.token_hex(8)}-{self.id}")
+        with contextlib.suppress(FileNotFoundError):
+            packed.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _job(self, job: str) -> Path:
         return self.folder / "jobs" / paths.checked("job", job)
@@ -273,6 +300,20 @@ class HostStore:
         if self.user is not None:
             self.user.give(folder)
         return folder
+
+
+def _manifest(folder: Path, digest: str) -> bytes | None:
+    """The manifest of a package, whose files have their sizes; None if it is not whole, as where
+    its removal was cut off.
+    """
+    try:
+        packed = (folder / "manifest").read_bytes()
+        manifest = package.decode(packed)
+        sizes = [(folder / "files" / file.path).lstat().st_size for file in manifest.files]
+    except (OSError, BadPackage):
+        return None
+    is_whole = package.digest(packed) == digest and (folder / "files").is_dir()
+    return packed if is_whole and sizes == [file.size for file in manifest.files] else None
 
 
 def _copy(folder: Path, target: Path) -> None:

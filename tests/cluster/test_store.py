@@ -21,7 +21,7 @@ from horn.cluster.preparation import JobPreparer
 from horn.cluster.store import MARK_S, HostStore, LogFile, line_start, written_since
 from horn.cluster.submission import Submission
 from horn.coordination import paths
-from horn.errors import ClusterError, JobError
+from horn.errors import ClusterError, JobError, NotFound
 from tests.cluster.helpers import a_package
 from tests.support.room import no_room
 
@@ -326,6 +326,80 @@ def test_clusters_with_one_shared_folder_remove_no_package_of_each_other(tmp_pat
     assert not list(tmp_path.glob("shared/packages/*/*"))
     for made in (ours, theirs, other):
         made.close()
+
+
+def _cut_off(packed: Path) -> None:
+    (packed / "files" / "job.py").unlink()
+
+
+def _without_a_manifest(packed: Path) -> None:
+    (packed / "manifest").unlink()
+
+
+def _shortened(packed: Path) -> None:
+    os.truncate(packed / "files" / "job.py", 2)
+
+
+def _overwritten(packed: Path) -> None:
+    (packed / "manifest").write_bytes(b"nonsense")
+
+
+@pytest.mark.parametrize("tear", [_cut_off, _without_a_manifest, _shortened, _overwritten])
+def test_a_torn_package_in_the_shared_folder_is_none_and_is_replaced(
+    tear: Callable[[Path], None], tmp_path: Path
+):
+    """Whoever asked for it, or sent it again, was told of a file that has changed, for good."""
+    digest, manifest = a_package(b"x = 1\n")
+    first, second = hosts_of(tmp_path, "a", "b")
+    first.put(digest, manifest, iter([b"x = 1\n"]))
+    tear(tmp_path / "shared" / "packages" / "one" / digest)
+    assert first.has(digest) and not first.is_shared(digest)
+    assert not second.has(digest) and not second.take_shared(digest)
+    with pytest.raises(NotFound):
+        second.get(digest)
+    first.put(digest, manifest, iter([b"x = 1\n"]))
+    assert first.is_shared(digest) and b"".join(second.get(digest)[1]) == b"x = 1\n"
+    assert [path.name for path in tmp_path.glob("shared/packages/one/*")] == [digest]
+    first.close()
+    second.close()
+
+
+def test_a_shared_package_of_other_bytes_is_not_taken(tmp_path: Path):
+    digest, manifest = a_package(b"x = 1\n")
+    first, second = hosts_of(tmp_path, "a", "b")
+    first.put(digest, manifest, iter([b"x = 1\n"]))
+    (tmp_path / "shared" / "packages" / "one" / digest / "files" / "job.py").write_bytes(b"x = 2\n")
+    assert not second.take_shared(digest)
+    first.close()
+    second.close()
+
+
+def test_who_asks_for_a_package_copies_nothing(tmp_path: Path):
+    """The question copied 64 MB while others waited with theirs."""
+    digest, manifest = a_package(b"x = 1\n")
+    first, second = hosts_of(tmp_path, "a", "b")
+    first.put(digest, manifest, iter([b"x = 1\n"]))
+    assert second.has(digest) and not list((tmp_path / "b" / "packages").iterdir())
+    assert second.take_shared(digest) and second.take_shared(digest)
+    assert (tmp_path / "b" / "packages" / digest / "files" / "job.py").is_file()
+    first.close()
+    second.close()
+
+
+def test_a_removal_that_is_cut_off_leaves_no_part_of_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    digest, manifest = a_package(b"x = 1\n")
+    (made,) = hosts_of(tmp_path, "a")
+    made.put(digest, manifest, iter([b"x = 1\n"]))
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        made.forget("job-1", digest)
+    assert not made.has(digest) and len(list(tmp_path.glob("*/packages/**/job.py"))) == 2
+    made.close()
+    (made,) = hosts_of(tmp_path, "a")
+    assert not list(tmp_path.glob("*/packages/**/job.py")), "it starts again"
+    made.close()
 
 
 def test_a_package_in_a_shared_folder_of_before_is_used_and_stays(tmp_path: Path):
