@@ -21,15 +21,9 @@ def command(zk_hosts: str | None, key_file: str | None, state: str | None, user:
 
     wanted = None if state is None else _cluster.state_named(state)
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        every = [
-            status
-            for status in cluster.all_statuses()
-            if wanted in (None, status.state)
-            and (user is None or (status.submission and status.submission.user == user))
-        ]
-    found = every[:limit]
-    if len(every) > limit:
-        terminal.say(f"{limit} of {len(every)} jobs; more with  --limit {len(every)}")
+        found, n_jobs = cluster.newest(limit, wanted, user)
+    if n_jobs > limit:
+        terminal.say(f"{limit} of {n_jobs} jobs; more with  --limit {n_jobs}")
     if as_json:
         jobs = [_cluster.as_json(status) for status in found]
         terminal.print_json({"schema": "horn.list/1", "jobs": jobs})

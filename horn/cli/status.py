@@ -80,7 +80,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     from horn.cluster.master import QUEUES  # the column says it
     from horn.coordination.jobs import ENDED
 
-    statuses = [s for s in cluster.all_statuses(active=True) if s.state not in ENDED]
+    statuses = [s for s in cluster.active() if s.state not in ENDED]
     hosts = cluster.free(cluster.workers())
     slots, free = (sum(getattr(h, what) for h in hosts.values()) for what in ("slots", "free"))
     known = len(cluster.coord.children(cluster.paths.all_orders()))  # there now, or before

@@ -120,6 +120,15 @@ class JobStatus:
         return {**at, **{name: value for name, value in known.items() if value is not None}}
 
 
+class ListedJob(NamedTuple):
+    """A job of a list. user : its submitter's name, "" if its description cannot be read."""
+
+    job: str
+    state: JobState
+    user: str
+    created: int
+
+
 class JobLog(NamedTuple):
     """A log of a job: file ``name`` of a worker, ``size`` bytes. title : its name, and of an
     attempt before, on another host, name.host.
@@ -356,10 +365,11 @@ class ClusterClient:
             raise JobError('JOB is "": write an id, the beginning of one, or @last')
         names = self.coord.children(self.paths.jobs())
         if word == LAST:
-            mine = [s for s in self.all_statuses() if s.submission and s.submission.user == user()]
-            if not mine:
-                raise NotFound("you have no job here")
-            return max(mine, key=lambda status: status.created).job
+            mine = user()
+            for listed in self.all_jobs():
+                if listed.user == mine:
+                    return listed.job
+            raise NotFound("you have no job here")
         if word in names:
             return word
         found = [name for name in names if name.startswith(word)]
@@ -422,12 +432,52 @@ class ClusterClient:
                 except HornError:
                     yield ""
 
-    def all_statuses(self, *, active: bool = False) -> list[JobStatus]:
-        """The status of all jobs, or of those that have not ended, newest first; unreadable jobs
-        are left out, with a warning.
+    def all_jobs(self) -> list[ListedJob]:
+        """All jobs, newest first, by their descriptions and states alone: a result may be large. A
+        job without a state that can be read is left out, with a warning.
         """
         found = []
-        names = self.coord.children(self.paths.all_active() if active else self.paths.jobs())
+        names, at = self.coord.children(self.paths.jobs()), self.paths
+        for k in range(0, len(names), TOGETHER):
+            some = names[k : k + TOGETHER]
+            nodes = iter(self.coord.get_each([f(job) for job in some for f in (at.spec, at.state)]))
+            for job, spec, state in zip(some, nodes, nodes, strict=True):
+                if spec is None or state is None:  # it is being removed
+                    continue
+                try:
+                    now = JobState(state.data.decode())
+                except UNREADABLE as error:
+                    logger.warning("%s", self._unreadable(job, error))
+                    continue
+                try:
+                    name = submission.read(self.key, job, spec).user
+                except HornError:
+                    name = ""
+                found.append(ListedJob(job, now, name, spec.created))
+        return sorted(found, key=lambda listed: -listed.created)
+
+    def newest(
+        self, limit: int, state: JobState | None = None, user: str | None = None
+    ) -> tuple[list[JobStatus], int]:
+        """The status of the newest jobs in a state and of a user, ``limit`` at most, and how many
+        there are; those that are unreadable are left out, with a warning.
+        """
+        every = self.all_jobs()
+        found = [
+            listed.job for listed in every
+            if state in (None, listed.state) and user in (None, listed.user)
+        ]  # fmt: skip
+        statuses = self._statuses(found[:limit])
+        pending = [listed.job for listed in every if listed.state is JobState.PENDING]
+        return self._with_places(statuses, pending), len(found)
+
+    def active(self) -> list[JobStatus]:
+        """The status of all jobs that have not ended, as ``newest`` gives them."""
+        found = self._statuses(self.coord.children(self.paths.all_active()))
+        return self._with_places(found, [s.job for s in found if s.state is JobState.PENDING])
+
+    def _statuses(self, names: Sequence[str]) -> list[JobStatus]:
+        found = []
         for k in range(0, len(names), TOGETHER):
             jobs = names[k : k + TOGETHER]
             nodes = self._read(jobs)
@@ -439,7 +489,11 @@ class ClusterClient:
                     continue
                 except UNREADABLE as error:
                     logger.warning("%s", self._unreadable(job, error))
-        waiting = self._queue([s.job for s in found if s.state is JobState.PENDING])
+        return found
+
+    def _with_places(self, found: Iterable[JobStatus], pending: Sequence[str]) -> list[JobStatus]:
+        """Statuses with their places among all PENDING jobs, newest first."""
+        waiting = self._queue(pending)
         placed = [replace(s, place=waiting.get(s.job, 0)) for s in found]
         return sorted(placed, key=lambda status: -status.created)
 

@@ -170,8 +170,8 @@ class Cluster:
 
     def jobs(self) -> list[SubmittedJob]:
         """The handles of all jobs, newest first."""
-        found = self.retry(lambda client: client.all_statuses())
-        return [SubmittedJob(self, status.job) for status in found]
+        found = self.retry(lambda client: client.all_jobs())
+        return [SubmittedJob(self, listed.job) for listed in found]
 
     def retry(self, action: Callable[[ClusterClient], T]) -> T:
         """Run an action that may be repeated; in a new session when one is lost."""

@@ -166,7 +166,7 @@ def test_a_job_that_cannot_be_read_hides_no_other(zookeeper, connect, node, data
     cluster = ClusterClient(coord.hosts)
     cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
     with caplog.at_level("WARNING"):
-        assert [status.job for status in cluster.all_statuses()] == ["good"]
+        assert [status.job for status in cluster.newest(1000)[0]] == ["good"]
     said = "job bad: what ZooKeeper at .* has of it below /.*/jobs/bad cannot be read"
     assert [bool(re.match(said, each)) for each in caplog.messages] == [True]
     with pytest.raises(errors.ClusterError, match=said):
@@ -270,11 +270,43 @@ def test_who_looks_for_jobs_that_run_asks_nothing_of_those_that_have_ended(
     jobs.change("ended", JobState.PENDING, JobState.STOPPED)
     cluster = ClusterClient(coord.hosts)
     cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs
-    assert [status.job for status in cluster.all_statuses()] == ["ended", "runs"]
+    assert [status.job for status in cluster.newest(1000)[0]] == ["ended", "runs"]
     asked, get_each = [], coord.get_each
     monkeypatch.setattr(coord, "get_each", lambda paths: asked.extend(paths) or get_each(paths))
-    assert [status.job for status in cluster.all_statuses(active=True)] == ["runs"]
+    assert [status.job for status in cluster.active()] == ["runs"]
     assert asked and not [path for path in asked if "ended" in path]
+
+
+@pytest.mark.net
+def test_a_list_of_jobs_reads_the_results_of_those_that_it_shows(
+    embedded, connect_embedded, monkeypatch
+):
+    """It read all: hundreds of MB of a long history, for five lines."""
+    coord = connect_embedded()
+    jobs = Jobs(coord)
+    for job, name in (("one", "ann"), ("two", "bob"), ("three", "ann"), ("four", "bob")):
+        found = Submission(job=job, target="train.py", package="ab" * 32, user=name)
+        jobs.create(job, submission.unsigned(found))
+    jobs.change("two", JobState.PENDING, JobState.STOPPED)
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    asked, get_each = list[str](), coord.get_each
+    monkeypatch.setattr(coord, "get_each", lambda paths: asked.extend(paths) or get_each(paths))
+
+    def shown(*args) -> tuple[list[str], int]:
+        asked.clear()
+        found, n_jobs = cluster.newest(*args)
+        read = [status.job for status in found]
+        assert {coord.paths.result(job) for job in read} == {p for p in asked if "result" in p}
+        return read, n_jobs
+
+    assert shown(1) == (["four"], 4)
+    assert shown(9, JobState.PENDING) == (["four", "three", "one"], 3)
+    assert shown(1, None, "ann") == (["three"], 2) and shown(9, JobState.STOPPED, "ann") == ([], 0)
+    assert [status.place for status in cluster.newest(2)[0]] == [3, 2], "of all that wait"
+    asked.clear()
+    monkeypatch.setattr(client, "user", lambda: "ann")
+    assert cluster.find("@last") == "three" and not [p for p in asked if "result" in p]
 
 
 @pytest.mark.net
@@ -293,8 +325,9 @@ def test_many_jobs_are_read_in_few_round_trips(embedded, connect_embedded, monke
     monkeypatch.setattr(
         coord, "_sent", lambda *args, **kwargs: trips.append(args) or sent(*args, **kwargs)
     )
-    assert [status.job for status in cluster.all_statuses()] == names[::-1]
-    assert len(trips) == 5  # their names, a hundred jobs, the last; who waits before whom, as many
+    assert [status.job for status in cluster.newest(1000)[0]] == names[::-1]
+    # Their names; of a hundred jobs and the last their states, the rest, and who waits for whom.
+    assert len(trips) == 7
     assert cluster.find("@last") == names[-1]
     trips.clear()
     assert cluster.status(names[7]).job == names[7]

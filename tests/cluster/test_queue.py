@@ -243,8 +243,8 @@ def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cl
     cluster.enter("zz", "mm", "aa")
 
     def places() -> dict[str, int]:
-        found = {status.job: status.place for status in client.all_statuses()}
-        active = {status.job: status.place for status in client.all_statuses(active=True)}
+        found = {status.job: status.place for status in client.newest(1000)[0]}
+        active = {status.job: status.place for status in client.active()}
         assert active == {job: place for job, place in found.items() if place}
         assert {job: one(job).place for job in found} == found
         return found
@@ -258,5 +258,5 @@ def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cl
     cluster.jobs.change("zz", JobState.STOPPED, JobState.PENDING)
     assert places() == {"zz": 3, "mm": 1, "aa": 2}
     cluster.coord.commit([Put(at.state("mm"), b"RUNNING")])
-    with_mm = {status.job: status.place for status in client.all_statuses(active=True)}
+    with_mm = {status.job: status.place for status in client.active()}
     assert with_mm == {"zz": 2, "mm": 0, "aa": 1}
