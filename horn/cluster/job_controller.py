@@ -24,6 +24,7 @@ from horn.cluster.master import (
     JobSnapshot,
     could_run,
     decide,
+    keep_groups,
     refuse,
 )
 from horn.cluster.scheduler import Host, ResourceRequest
@@ -290,7 +291,7 @@ class _Candidacy:
         except JobError as error:  # it is too large for a transaction, and would be again
             why = f"{error}. Ask for fewer groups or tasks, or for workers with more slots each"
             logger.error("job too large job=%s reason=%s", self.name, error)
-            found = refuse(snapshot, why)
+            found = keep_groups(snapshot, why) or refuse(snapshot, why)
             if found is None:
                 return False
             self._write(nodes, snapshot, found, taken, leadership)

@@ -108,9 +108,9 @@ class JobRecord(StoredRecord, frozen=True):
     lacking : the workers that have not its package, by fencing tokens, until another comes.
 
     groups : by number, those that stay; none for those of the submission. n_wanted : groups asked
-    for, 0 for none. n_scaled : changes of groups while the job ran. With servers: leaving : groups
-    that still have allocations. n_ever : numbers given so far. Under allreduce: n_before : groups
-    before the present ones made a checkpoint. n_refused : a number that could not run.
+    for, 0 for none. n_refused : a number of them that could not run. n_scaled : changes of groups
+    while the job ran. With servers: leaving : groups that still have allocations. n_ever : numbers
+    given so far. Under allreduce: n_before : groups before the present ones made a checkpoint.
     """
 
     attempt: _Count = 0
@@ -192,6 +192,20 @@ def refuse(snapshot: JobSnapshot, reason: str) -> Decision | None:
         return None if record.aim == END else Decision(ending, _orders(ending))
     cause = HostFailure(f"refused: {reason}", code=3)
     return _failed(record, dict.fromkeys(record.allocations), cause, cause.text)
+
+
+def keep_groups(snapshot: JobSnapshot, reason: str) -> Decision | None:
+    """The next decision for a job with a change of groups that cannot be written: it keeps those
+    that it has. None if no change is under way.
+    """
+    record = snapshot.record
+    here, refused = len(record.groups) or snapshot.need.topology.n_groups, record.n_wanted
+    if refused in (0, here, record.n_refused):
+        if not record.n_before or record.allocations:
+            return None
+        record, refused = _changed(record, groups=tuple(range(record.n_before)), n_before=0), here
+    text = f"{refused} groups cannot run it: {reason}"[:1000]
+    return Decision(_changed(record, n_refused=refused, trouble=text))
 
 
 def ended(snapshot: JobSnapshot) -> frozenset[str]:
@@ -453,7 +467,7 @@ def _regrouped(snapshot: JobSnapshot) -> JobRecord:
         return _changed(record, groups=tuple(range(n)), n_before=here)
     groups = [*record.groups] or [*range(topology.n_groups)]
     n_ever = record.n_ever or topology.n_groups
-    if not record.n_wanted or not topology.n_servers:
+    if record.n_wanted in (0, record.n_refused) or not topology.n_servers:
         return record
     leaving = list(record.leaving)
     while len(groups) > record.n_wanted:

@@ -16,6 +16,9 @@ from horn.cluster.master import (
     FINISHED,
     GONE,
     QUEUES,
+    RUNNING,
+    STOP,
+    STOPPED,
     HostFailure,
     HostReport,
     JobRecord,
@@ -26,7 +29,7 @@ from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import Membership
 from horn.coordination.records import Put, Znode
 from horn.coordination.session import Session
-from horn.errors import NotAllowed
+from horn.errors import Conflict, NotAllowed
 from tests.cluster.helpers import wait_until
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(120)]
@@ -34,6 +37,8 @@ pytestmark = [pytest.mark.net, pytest.mark.timeout(120)]
 
 class Cluster:
     """A worker with four slots, which runs nothing, and the masters of two hosts."""
+
+    n_servers = 0  # of each job
 
     def __init__(self, connect) -> None:
         self.connect, self.coord = connect, connect()
@@ -54,7 +59,7 @@ class Cluster:
         def read(job: str, node: Znode) -> JobTerms:
             if not node.data.isdigit():
                 raise NotAllowed("its description is none")
-            return JobTerms(ResourceRequest(int(node.data), 1), 5)
+            return JobTerms(ResourceRequest(int(node.data), 1, self.n_servers), 5)
 
         self.masters[who] = coord, members, JobController(coord, members, who, read)
 
@@ -84,13 +89,14 @@ class Cluster:
     def wait_reason(self, job: str, reason: str) -> None:
         wait_until(lambda: reason in self.record(job).reason)
 
-    def report(self, job: str, report: HostReport) -> None:
-        """Let all workers of a job that runs report an end of its tasks."""
+    def report(self, job: str, report: HostReport, is_again: bool = False) -> None:
+        """Let all workers of a job that runs report how its tasks are."""
         record = self.wait(job, JobState.RUNNING)
         for host, allocation in record.allocations.items():
             said = msgspec.structs.replace(report, member=allocation.member)
             path = self.at.report(job, record.attempt, host)
-            self.coord.create(path, msgspec.json.encode(said))
+            write = self.coord.set if is_again else self.coord.create
+            write(path, msgspec.json.encode(said))
 
     def finish(self, job: str) -> None:
         self.report(job, HostReport(FINISHED))
@@ -236,6 +242,32 @@ def test_a_job_too_large_for_a_transaction_fails_and_holds_up_nobody(cluster, mo
     assert "fit into a transaction" in cause and "fewer groups or tasks" in cause
     cluster.enter("small", slots=4)
     cluster.wait("small", JobState.RUNNING)
+
+
+@pytest.mark.parametrize("n_servers", [0, 1])
+def test_a_change_of_groups_too_large_for_a_transaction_is_refused_and_the_job_goes_on(
+    cluster, monkeypatch, n_servers
+):
+    """It FAILED, though it ran."""
+    monkeypatch.setattr(nodes, "MAX_DATA_BYTES", 20_000)
+    cluster.n_servers = n_servers
+    cluster.join("v", 5000)
+    cluster.start_masters("h1")
+    cluster.enter("grows", slots=5)
+    cluster.report("grows", HostReport(RUNNING))
+    cluster.coord.set(cluster.at.wish("grows"), b"groups=5000")
+    if not n_servers:  # others go on from a checkpoint
+        wait_until(lambda: cluster.record("grows").aim == STOP)
+        cluster.report("grows", HostReport(STOPPED, checkpoint=7), is_again=True)
+    wait_until(lambda: cluster.record("grows").n_refused == 5000)
+    record = cluster.wait("grows", JobState.RUNNING, attempt=1 if n_servers else 2)
+    assert "fit into a transaction" in record.trouble and "5000 groups" in record.trouble
+    assert [len(allocation.ranks) for allocation in record.allocations.values()] == [5 + n_servers]
+    with pytest.raises(Conflict, match="goes on with .*: 5000 groups cannot run it"):
+        cluster.client().wait_scaled("grows", 5000, 5.0)
+    cluster.coord.set(cluster.at.wish("grows"), b"groups=6")
+    wait_until(lambda: cluster.record("grows").n_wanted == 6)
+    assert not cluster.record("grows").n_refused
 
 
 def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cluster):
