@@ -192,10 +192,11 @@ class JobController:
 
     def free(self, host: str, slots: int) -> int:
         """A host's slots without an order; 0 if its node cannot be read: no job is placed there."""
-        try:
-            return slots - sum(allocated(host, self.orders.nodes().get(host)).values())
-        except ProtocolError:
-            return 0
+        node = self.orders.nodes().get(host)
+        if node is None or not node.data:
+            return slots
+        taken = _decoded(node, dict[str, int], f"orders/{host}")
+        return 0 if taken is None else slots - sum(taken.values())
 
     def wake(self, what: object = None) -> None:
         self._wake.set()

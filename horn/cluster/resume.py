@@ -117,7 +117,7 @@ def _described(cluster: ClusterClient, status: JobStatus, package: PackedJob | N
         found = msgspec.structs.replace(found, package=package.digest, target=package.target)
         cluster.upload(package)
     if key is None:
-        return Put(path, msgspec.json.encode(found), node.version)
+        return Put(path, submission.unsigned(found), node.version)
     return Put(path, submission.sign(key, found, node), node.version)
 
 

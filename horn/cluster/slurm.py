@@ -16,9 +16,7 @@ def slurm(environment: Mapping[str, str]) -> tuple[int, int, str] | None:
 
 
 def first_node(names: str) -> str:
-    """The first name of a list of nodes: node[03-05,9],other -> node03"""
-    found = re.match(r"([^,\[]*)(?:\[([^\]]*)\])?", names)
-    if found is None or not found[0]:
-        return "localhost"
-    inside = re.split("[,-]", found[2])[0] if found[2] else ""
-    return found[1] + inside
+    """The first name of a list of nodes: node[03-05,9]-ib0,other -> node03-ib0"""
+    first = re.match(r"(?:\[[^\]]*\]|[^,\[])*", names)
+    name = "" if first is None else first[0]
+    return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", name) or "localhost"

@@ -54,7 +54,7 @@ class Outcome:
     parameters: dict[str, Array]
     states: dict[str, Array]
     counters: list[dict[str, Any]]
-    traces: list[control.TraceEvents] = field(default_factory=list)
+    traces: dict[int, control.TraceEvents] = field(default_factory=dict)
     staleness: dict[int, int] = field(default_factory=dict)
 
 
@@ -275,7 +275,7 @@ class TaskMonitor:
             self.whole["parameter"],
             self.whole["state"],
             counters,
-            [self.traces[task] for task in sorted(self.traces)],
+            self.traces,
             dict(sum((Counter(f.staleness) for f in self.finished.values()), Counter())),
         )
 

@@ -14,13 +14,17 @@ MAX_EVENTS = 100_000  # in all, about 15 MB of JSON
 
 
 def write(
-    path: str | os.PathLike[str], traces: Sequence[TraceEvents], rows: Sequence[Mapping[str, Any]]
+    path: str | os.PathLike[str],
+    traces: Mapping[int, TraceEvents],
+    rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Write a Chrome trace: a row per task, and a line through all where a superstep ended."""
+    """Write a Chrome trace: a row per task, and a line through all where a superstep ended.
+    traces : by task; some may have none. rows : the counters.
+    """
     events: list[dict[str, Any]] = []
-    zero = min((e[3] for trace in traces for e in trace.events), default=0.0)
+    zero = min((e[3] for trace in traces.values() for e in trace.events), default=0.0)
     ends: dict[int, float] = {}
-    for task, trace in enumerate(traces):
+    for task, trace in sorted(traces.items()):
         events.append({"ph": "M", "name": "thread_name", "pid": 0, "tid": task,
                        "args": {"name": f"task {task}"}})  # fmt: skip
         for phase, label, superstep, begin, end in trace.events:
@@ -42,7 +46,7 @@ def write(
         "displayTimeUnit": "ms",
         "otherData": {
             "counters": list(rows),
-            "left_out": sum(trace.n_left_out for trace in traces),
+            "left_out": sum(trace.n_left_out for trace in traces.values()),
         },
     }
     with atomic_write(path) as file:

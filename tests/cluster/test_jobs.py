@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from horn import errors
 from horn.cluster import client, submission
 from horn.cluster.client import ClusterClient
 from horn.cluster.file_service import HoldCount
+from horn.cluster.resume import resume
 from horn.cluster.submission import Submission
 from horn.coordination import paths
 from horn.coordination.jobs import NEXT, Jobs, JobState
@@ -275,6 +277,28 @@ def test_who_looks_for_jobs_that_run_asks_nothing_of_those_that_have_ended(
     monkeypatch.setattr(coord, "get_each", lambda paths: asked.extend(paths) or get_each(paths))
     assert [status.job for status in cluster.active()] == ["runs"]
     assert asked and not [path for path in asked if "ended" in path]
+
+
+@pytest.mark.net
+def test_other_files_that_no_worker_would_take_are_refused_as_a_job_is_resumed(
+    zookeeper, connect, monkeypatch
+):
+    """Without a key they were not: each worker then refused the job."""
+    coord = connect()
+    jobs = Jobs(coord)
+    found = Submission(job="one", target="train.py", package="ab" * 32, user="ann")
+    jobs.create("one", submission.unsigned(found))
+    jobs.change("one", JobState.PENDING, JobState.STOPPED)
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    monkeypatch.setattr(cluster, "upload", lambda package: None)
+    monkeypatch.setattr(cluster, "workers", dict)
+    package = SimpleNamespace(digest="cd" * 32, target=f"{'a/' * 150}job.py")
+    with pytest.raises(errors.JobError, match="target"):
+        resume(cluster, "one", package=package)
+    assert jobs.state("one") is JobState.STOPPED
+    resume(cluster, "one", package=SimpleNamespace(digest="cd" * 32, target="other.py"))
+    assert cluster.status("one").submission.target == "other.py"
 
 
 @pytest.mark.net

@@ -244,6 +244,16 @@ def test_a_job_too_large_for_a_transaction_fails_and_holds_up_nobody(cluster, mo
     cluster.wait("small", JobState.RUNNING)
 
 
+def test_a_host_whose_slots_cannot_be_read_has_none_to_keep_warm(cluster):
+    cluster.start_masters("h1")
+    _, _, controller = cluster.masters["h1"]
+    path = cluster.at.orders("w")
+    for data, n_free in ((b"", 8), (b'{"one": 3}', 5), (b"\xff{", 0)):
+        cluster.coord.set(path, data)
+        controller.orders.learn("w", cluster.coord.get(path))
+        assert controller.free("w", 8) == n_free
+
+
 @pytest.mark.parametrize("n_servers", [0, 1])
 def test_a_change_of_groups_too_large_for_a_transaction_is_refused_and_the_job_goes_on(
     cluster, monkeypatch, n_servers
