@@ -52,7 +52,6 @@ class Restarts:
     is_over: threading.Event
     first_groups: Collection[int] | None = None
     on_left: Callable[[int], None] | None = None
-    n_restarts: int = 0
     is_given_up: bool = False
 
     def __post_init__(self) -> None:
@@ -178,7 +177,6 @@ class Restarts:
             del self._due[unit]
             self._held.pop(unit, None)
             self._counts[unit] += 1
-            self.n_restarts += 1
             self.attempt += 1
             again = self._counts[unit]
             logger.warning("restarting %s attempt=%d reason=%s", unit, again, why)
