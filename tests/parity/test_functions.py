@@ -99,7 +99,11 @@ def slope_at(where, f):
     return net
 
 
-@pytest.mark.parametrize("f", [gelu, bent, both, lambda z: 3.0 * z, lambda z: z / 8.0], ids=str)
+@pytest.mark.parametrize(
+    "f",
+    [gelu, bent, both, lambda z: 3.0 * z, lambda z: z / 8.0],
+    ids=["gelu", "bent", "both", "3 z", "z / 8"],
+)
 @pytest.mark.parametrize(
     "where",
     [lambda z: z, lambda z: 2.0 * z, lambda z: -z, lambda z: z / 2.0, lambda z: 0.7],
