@@ -36,7 +36,7 @@ from horn.network import Network
 from horn.neuron import carried
 from horn.outputs import check as check_metrics
 from horn.outputs import resolve as resolved
-from horn.weight_matrices import as_matrix, links_of_weights, of_matrices
+from horn.weight_matrices import as_matrix, of_matrices
 
 if TYPE_CHECKING:
     from horn.export.program import Translation
@@ -257,11 +257,7 @@ class Model:
 
         ModelError : there are no weights of that name, or scipy is not installed.
         """
-        known = links_of_weights(self.network)
-        if name not in known:
-            names = ", ".join(sorted(known))
-            raise ModelError(f"matrix: no weights {name!r:.80}; there are {names or 'none'}")
-        return as_matrix(self.network, self.parameters[name], name)
+        return as_matrix(self.network, self.parameters, name)
 
     @mistakes.teaches
     def activations(self, x: Any, layer: str) -> Any:

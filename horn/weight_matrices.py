@@ -16,19 +16,21 @@ from horn.network import Network
 Array = np.ndarray[Any, Any]
 
 
-def as_matrix(network: Network, array: Array, name: str) -> Any:
-    """A scipy.sparse.csr_array with an entry for each synapse whose weight is in an array of this
-    name; where several links share it, those of the first.
-
-    Raises ModelError where scipy is not installed.
+def as_matrix(network: Network, parameters: Mapping[str, Array], name: str) -> Any:
+    """A scipy.sparse.csr_array with an entry for each synapse whose weight is in the array of this
+    name; where several links share it, those of the first. Raises ModelError.
     """
+    known = _links(network)
+    if name not in known:
+        names = ", ".join(sorted(known))
+        raise ModelError(f"matrix: no weights {name!r:.80}; there are {names or 'none'}")
     try:
         from scipy.sparse import csr_array  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         raise ModelError("matrix gives a scipy.sparse.csr_array: pip install scipy") from None
-    link, layer = links_of_weights(network)[name]
-    edges = _edges(link, layer)
-    own = np.ravel(array) if edges.weight is None else np.ravel(array)[edges.weight]
+    link, layer = known[name]
+    edges, array = _edges(link, layer), np.ravel(parameters[name])
+    own = array if edges.weight is None else array[edges.weight]
     found = csr_array(
         (own.copy(), edges.indices.copy(), edges.indptr.copy()),
         shape=(layer.size, link.source.size),
@@ -47,7 +49,7 @@ def of_matrices(network: Network, arrays: Mapping[str, Any], where: str) -> dict
     }
 
 
-def links_of_weights(network: Network) -> dict[str, tuple[Link, Layer]]:
+def _links(network: Network) -> dict[str, tuple[Link, Layer]]:
     """The first link that has each array of weights, and its layer."""
     return {
         array: (link, layer)
@@ -66,7 +68,7 @@ def _edges(link: Link, layer: Layer) -> Edges:
 
 
 def _weights(network: Network, matrix: Any, where: str, name: str) -> Array:
-    known = links_of_weights(network)
+    known = _links(network)
     if name not in known:
         raise ModelError(f"{where} is a sparse matrix, but no array of weights; pass an array")
     link, layer = known[name]
