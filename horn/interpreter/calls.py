@@ -268,13 +268,29 @@ class ReceivedMessages:
         raise user_text.error(refusals.no_input(name, names, call.kind, self._of_input))
 
 
+@dataclass(frozen=True)
+class Test:
+    """A comparison of these numbers. batch, varies : as of a Traced, where any of them does."""
+
+    numbers: tuple[float, ...]
+    batch: bool
+    varies: bool
+
+    @classmethod
+    def of(cls, operands: tuple[Any, ...]) -> Test:
+        traced = [each for each in operands if isinstance(each, Traced)]
+        batch, varies = any(each.batch for each in traced), any(each.varies for each in traced)
+        return cls(tuple(map(number, operands)), batch, varies)
+
+
 class Call:
     """The host of one neuron's method during its run, and the record of it.
 
     fed, delta : the values fed forward and propagated back. pushed : by weight ("": the only one),
     by message. pushed_to : by Parameter.
-    conditions : the operands compared before feedforward. read : messages were looked at before it.
-    tells_inputs_apart : those of one input were.
+    conditions : the operands compared before feedforward, by comparison in ``tests``. silent : it
+    fed the constant 0 forward after a test of the batch, and may sit out. read : messages were
+    looked at before it. tells_inputs_apart : those of one input were.
     """
 
     def __init__(
@@ -300,6 +316,7 @@ class Call:
         self.pushed: dict[str, dict[int, Any]] = {}
         self.pushed_to: dict[str, Any] = {}
         self.conditions: list[Any] = []
+        self.tests: list[Test] = []
         self.read = self.tells_inputs_apart = False
         self.sites: set[tuple[int, str, str, tuple[int, int, int, int] | None]] = set()
         self.silent = False
@@ -350,6 +367,7 @@ class Call:
         """Record a comparison: it may decide the value that is fed forward."""
         if self.fed is None:
             self.conditions.extend(operands)
+            self.tests.append(Test.of(operands))
         return outcome
 
     # --- the neuron's words
@@ -358,14 +376,14 @@ class Call:
         self._belongs("feedforward", "forward", self.fed)
         self.fed = self._number(value, "self.feedforward")
         vars(neuron)["output"] = self.fed
-        reasons = [c for c in self.conditions if isinstance(c, Traced)]
         self.silent = (
-            not isinstance(value, Traced)
-            and value == 0.0
-            and not self.read
-            and any(c.batch for c in reasons)
-            and not any(c.varies for c in reasons)
+            self.is_constant_0(value) and not self.read and any(test.batch for test in self.tests)
         )
+
+    @staticmethod
+    def is_constant_0(value: Any) -> bool:
+        """Whether a value is 0 whatever the neuron hears."""
+        return not isinstance(value, Traced) and value == 0.0
 
     def backpropagate(self, neuron: Neuron, delta: Any) -> None:
         self._belongs("backpropagate", "backward", self.delta)

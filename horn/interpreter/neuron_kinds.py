@@ -51,7 +51,7 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
 
         call.compared = turn  # type: ignore[method-assign]
         try:
-            with _without_breakpoints():
+            with without_breakpoints():
                 call.run()
         except HornError:
             if number == 0:
@@ -63,7 +63,7 @@ def walk(make: Callable[[], Call]) -> Iterator[Call]:
 
 
 @contextmanager
-def _without_breakpoints() -> Iterator[None]:
+def without_breakpoints() -> Iterator[None]:
     with _WALKING:
         hook, sys.breakpointhook = sys.breakpointhook, lambda *a, **k: None
         try:

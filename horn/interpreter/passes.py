@@ -17,6 +17,7 @@ from horn.errors import HornError, ModelError
 from horn.interpreter import layerwise
 from horn.interpreter.calls import NOT_BY_ALL, Call, Heard, Moment, Question, QuestionAsked
 from horn.interpreter.layers import Stage, Wire, forward_message
+from horn.interpreter.sitting_out import sits_out
 from horn.neuron import WEIGHT
 
 T = TypeVar("T")
@@ -401,6 +402,7 @@ def run_method(
     elif stage.has_target and (stage.index in sample.targets or not moment.training):
         known = sample.targets[stage.index] if moment.training else None
         own["target"] = Traced(nan if known is None else known[o], "target", varies=True)
+    before = dict(own)
     call = Call(stage.neurons[o], kind, messages, moment, answers)
     if kind == "backward" and stage.hears_loss:
         own["loss"] = Traced(back.loss, "loss", varies=True)
@@ -414,6 +416,8 @@ def run_method(
         whose = f"neuron {o} of {stage.name}, sample {moment.row}"
         remedy = f"\n{PLAIN_DIVISION}" if isinstance(error, ZeroDivisionError) else ""
         raise user_text.error_of(error, f"; {whose}{remedy}") from error
+    if call.silent:
+        call.silent = sits_out(call, before)
     if kind == "forward" and stage.has_target and not moment.training:
         kept = (call.fed, *(own[name] for name in stage.states))
         if any(node.op == "target" for node in below(*kept)):

@@ -7,6 +7,7 @@ import horn
 from horn.backends import Engine
 from tests.api.running import dataset, engine, probe, step
 from tests.conftest import EXISTING
+from tests.parity.test_compiled_equals_interpreted import compare
 from tests.support.neurons import Half, WrittenHalf
 
 COMPILED = [name for name in EXISTING if name != "python"]
@@ -363,3 +364,63 @@ def test_what_an_if_keeps_of_the_messages_is_the_interpreters(backend, neuron):
     )
     assert len(np.unique(expected["layer1.output"])) > 10
     assert_same(got, expected)
+
+
+class NoiseBefore(horn.Neuron):
+    """What is drawn for the sample chooses a number of the other path."""
+
+    def forward(self, messages):
+        noise = 0.1 if self.uniform() > 0.5 else 0.0
+        if self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(0.0)
+        else:
+            self.feedforward(sum(m.input * m.weight for m in messages) + noise)
+
+
+class BatchBefore(horn.Neuron):
+    """What is drawn for the batch chooses a number of the other path."""
+
+    below = 0.0
+
+    def forward(self, messages):
+        factor = 1.0 if self.bernoulli(0.5, per="batch") > 0 else 2.0
+        if self.uniform(per="run") >= self.below:
+            self.feedforward(0.0)
+        else:
+            self.feedforward(factor * sum(m.input * m.weight for m in messages))
+
+
+class SampleAround(horn.Neuron):
+    """A draw for the sample is around the 0, and chooses it too."""
+
+    share = 0.0
+
+    def forward(self, messages):
+        if self.uniform() < self.share:
+            self.feedforward(0.0)
+        elif self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(0.0)
+        else:
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+
+class Both(horn.Neuron):
+    """One draw for the batch or the other."""
+
+    def forward(self, messages):
+        if self.bernoulli(0.7, per="batch") == 0 or self.uniform(per="batch") > 0.6:
+            y = 0.0
+        else:
+            y = sum(m.input * m.weight for m in messages)
+        self.feedforward(y)
+
+
+@pytest.mark.parametrize("neuron", [NoiseBefore, BatchBefore, SampleAround, Both])
+@pytest.mark.parametrize("backend", COMPILED)
+def test_a_neuron_sits_out_by_what_chooses_its_0_alone(backend, neuron):
+    """Momentum waits and weights do not decay where a neuron sits out, and go on elsewhere."""
+    net = horn.Network(seed=4)
+    net.input(4)
+    net.layer(6, neuron=neuron)
+    net.output(2, loss="squared_error")
+    compare(net, horn.SGD(0.1, momentum=0.9, weight_decay=0.5), 3, backend, steps=4)
