@@ -19,6 +19,7 @@ from horn.process.control import (
     WAITING,
     FailureReport,
     GroupReady,
+    Heartbeat,
     StartPhase,
     TaskFinished,
 )
@@ -61,7 +62,8 @@ class StalledRanks:
 class StallDetector:
     """Finds the stalled ones among the ranks of a run. unit : gives the unit with which a rank
     starts. start_s : deadline of each step, since the last progress in its unit. silence_s :
-    longest silence in training, None if others wait for it. is_stopped : gives the stopped
+    longest silence in training, None if others wait for it; who measures the model may be silent,
+    unless it is stopped. is_stopped : gives the stopped
     processes among ranks. pids : by rank, 0 while a host loads the job's file. trains : whether a
     rank trains.
     """
@@ -81,6 +83,7 @@ class StallDetector:
         self._fronts: dict[str, tuple[tuple[int, int, int], Patience]] = {}
         self._signs: dict[int, Patience] = {}  # by training rank,
         self._ends: dict[int, Patience] = {}  # and by rank that has trained
+        self._measuring: set[int] = set()
         self._checked_s = self.clock()
         self.begin(ranks)
 
@@ -96,6 +99,7 @@ class StallDetector:
             self._steps.pop(rank, None)
             self._signs.pop(rank, None)
             self._ends.pop(rank, None)
+            self._measuring.discard(rank)
             self._ready.get(self.unit(rank), set()).discard(rank)
 
     def hear(self, rank: int, said: Any) -> None:
@@ -113,6 +117,8 @@ class StallDetector:
             self._ready.setdefault(self.unit(rank), set()).add(rank)
             if self.silence_s is not None and self.trains(rank):
                 self._signs[rank] = Patience(self.silence_s, self.clock)
+        elif isinstance(said, Heartbeat):
+            (self._measuring.add if said.measures else self._measuring.discard)(rank)
         for known in (self._signs, self._ends):
             if rank in known:
                 known[rank].renew()
@@ -157,6 +163,9 @@ class StallDetector:
         for rank, patience in self._signs.items():
             if patience.left_s() <= 0:
                 assert self.silence_s is not None
+                if rank in self._measuring and rank not in self.is_stopped((rank,)):
+                    patience.renew()
+                    continue
                 others = tuple(sorted(self._signs.keys() - {rank}))
                 yield StalledRanks((rank,), others, "training, without a heartbeat", self.silence_s)
         for rank, patience in self._ends.items():

@@ -88,9 +88,8 @@ class ParameterClient:
         self._pull = Pull(0)
         self._into: Mapping[str, Array] = {}
         self._early: list[WireMessage] = []  # answers to pulls that this task has not made yet
-        self._waits: dict[
-            int, list[int]
-        ] = {}  # by server: the tasks that it waits for, by ``link``
+        # by server: the tasks that it waits for, by ``link``, and whether these measure
+        self._waits: dict[int, tuple[list[int], bool]] = {}
 
     def join(self, timeout_s: float) -> tuple[int, int | None]:
         """Join durable servers, and wait for the whole group; the clock at which it resumes, and
@@ -127,11 +126,13 @@ class ParameterClient:
         for part in sorted(self._ungiven, reverse=True):
             self.give(part)
 
-    def pull(self, pull: Pull, arrays: Mapping[str, Array]) -> None:
-        """Ask for parameters into ``arrays``: ``take`` waits for a bundle, ``take_all`` for all."""
+    def pull(self, pull: Pull, arrays: Mapping[str, Array], measures: bool = False) -> None:
+        """Ask for parameters into ``arrays``: ``take`` waits for a bundle, ``take_all`` for all.
+        measures : this group measures what it gets before it goes on.
+        """
         self._pull, self._into = pull, arrays
         self._waits.clear()
-        self._say(self.unacknowledged.pull(pull))
+        self._say(self.unacknowledged.pull(pull, measures))
         early, self._early = self._early, []
         for message in early:
             self._hear(message)
@@ -187,7 +188,8 @@ class ParameterClient:
     def _hear(self, message: WireMessage) -> None:
         server, meta = message.src, message.meta
         if isinstance(meta, Note) and meta.topic == WAITS:
-            self._waits[server] = [*map(int, str(meta.fields["ranks"]).split())]
+            ranks = [*map(int, str(meta.fields["ranks"]).split())]
+            self._waits[server] = ranks, bool(meta.fields.get("measure"))
             return
         if isinstance(meta, ParameterData) and self.unacknowledged.is_early(meta):
             copies = tuple(array.copy() for array in message.arrays)  # the next may overwrite it
@@ -216,12 +218,20 @@ class ParameterClient:
             self.spent.wait_s += time.monotonic() - now
             if got is not None:
                 self._hear(got)
+                if patience is not None and isinstance(got.meta, Note) and self._others_measure():
+                    patience.renew()
             else:
                 ended = self._check_ended(what, ended)
             if self.check is not None:
                 self.check()
             if got is None and left_s <= 0:
                 raise self._overdue(what, self.timeout_s if timeout_s is None else timeout_s)
+
+    def _others_measure(self) -> bool:
+        """Whether every server that owes an answer waits for groups that measure the model."""
+        owing = [s for s in range(self.topology.n_servers) if self.unacknowledged.owing(s)]
+        said = [self._waits.get(server, ([], False))[1] for server in owing]
+        return all(said) and not self.carrier.down()
 
     def _check_ways(self, what: str) -> float:
         """Check for servers that cannot be reached; return the seconds until the next check."""
@@ -258,7 +268,8 @@ class ParameterClient:
         said = [f"server {s} has not answered {owes}" +
                 (f" (no link: {down[s]})" if s in down else "")
                 for s, owes in owing.items()]  # fmt: skip
-        late = {r for s in owing if s not in down for r in self._waits.get(s, [])} - {self.rank}
+        late = {r for s in owing if s not in down for r in self._waits.get(s, ([], False))[0]}
+        late.discard(self.rank)
         if (
             not late
             and self.unacknowledged.awaited

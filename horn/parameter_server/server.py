@@ -79,6 +79,7 @@ class ParameterServer:
         self.leavers: dict[int, set[int]] = {}  # by group: tasks that have left
         self.final: set[int] = set()  # tasks of group 0 that have the final parameters
         self.pulls: dict[int, PullParameters] = {}  # by group: the waiting pull
+        self.measuring: set[int] = set()  # groups that measure what they pulled last
         self.verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
         self.stop_after: int | None = None
         # The rest is for a durable server, by group:
@@ -208,6 +209,7 @@ class ParameterServer:
             self.here[group] = set()
             for known in (self.pulls, self.leavers, self.clocks, self.pulled, self.given):
                 known.pop(group, None)
+            self.measuring.discard(group)
             self._reopen(group)
         here = self.here[group]
         of_group = range(self.topology.n_tasks)
@@ -253,6 +255,7 @@ class ParameterServer:
             what = "a second time" if task in leavers else "while its pull waits"
             raise self._wrong(group, task, f"leaves {what}")
         leavers.add(task)
+        self.measuring.discard(group)
         if len(leavers) == self.topology.n_tasks:  # else the others may still be sending
             self.left.add(group)
             for kept in self.kept.values():
@@ -330,6 +333,7 @@ class ParameterServer:
             if group >= self.n_first:
                 self.begun.add(group)
         self.n_pushes += 1
+        self.measuring.discard(group)
         for kept, array in new:
             self._apply(kept, group, meta, array)
         if self.is_durable and meta.batches is not None:
@@ -383,6 +387,7 @@ class ParameterServer:
                 for kept in self.kept.values():
                     kept.n_pushes[group] = max(kept.n_pushes[group], wanted.clock)
         self.pulls[group] = wanted
+        (self.measuring.add if wanted.measures else self.measuring.discard)(group)
         return self._changed([])
 
     def _check_turn(self, group: int, task: int, wanted: PullParameters) -> None:
@@ -453,12 +458,16 @@ class ParameterServer:
             if kept.n_pushes[g] < n
         }
 
-    def waiting(self) -> list[tuple[int, str]]:
-        """The ranks of tasks whose pulls wait, each with the ranks that they wait for."""
+    def waiting(self) -> list[tuple[int, str, bool]]:
+        """The ranks of tasks whose pulls wait, each with the ranks that they wait for, and whether
+        all of these measure the model.
+        """
         found = []
         for group, wanted in self.pulls.items():
-            owing = " ".join(map(str, sorted(self._owing(group, wanted))))
-            found += [(rank, owing) for rank in self.topology.ranks(group)]
+            owing = self._owing(group, wanted)
+            measure = {rank // self.topology.n_tasks for rank in owing} <= self.measuring
+            ranks = " ".join(map(str, sorted(owing)))
+            found += [(rank, ranks, measure) for rank in self.topology.ranks(group)]
         return found
 
     def _verdict(self, group: int, epoch: int, stop: bool) -> bool:

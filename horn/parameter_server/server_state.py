@@ -51,6 +51,7 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
         "clocks": [[g, *where] for g, where in s.clocks.items()],
         "batches": [[g, *said] for g, of_group in s.batches.items() for said in of_group.items()],
         "given": [[g, sorted(shared)] for g, shared in s.given.items()],
+        "measuring": sorted(s.measuring),
     }
     facts |= {name: getattr(s, name) for name in PLAIN}
     facts |= {name: sorted(getattr(s, name)) for name in SETS}
@@ -100,6 +101,7 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     for group, clock, n in facts["batches"]:
         s.batches.setdefault(group, {})[clock] = n
     s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}
+    s.measuring = set(facts.get("measuring", ()))  # states of before do not say
     for name in PLAIN:
         setattr(s, name, facts[name])
     for name in SETS:

@@ -20,7 +20,8 @@ from horn.wire.frames import WAITS, Array, Meta, Note, WireMessage
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often an idle server looks at the clock
+LOOK_S = 1.0  # how often an idle server looks at the clock, and says whom pulls wait for,
+LOOKS = 40  # or so often in ``idle_s``: tasks wait for a tenth of it
 END_S = 10.0  # how long a server that is done waits for tasks without an answer
 END_LOOK_S = 0.05
 
@@ -48,11 +49,11 @@ def serve(
 
     journal : gets each message that changes the server before the answers are sent. check : raises
     failures from elsewhere. is_needed : whether a task may still wait for an answer of a server
-    that is done. Raises BarrierTimeout after ``idle_s`` without a message, JournalError if the
-    journal cannot be written.
+    that is done. Raises BarrierTimeout after ``idle_s`` without a message, while no group measures
+    the model; JournalError if the journal cannot be written.
     """
     spent = TaskTimes()
-    told, patience = time.monotonic(), Patience(idle_s)
+    told, patience, look_s = time.monotonic(), Patience(idle_s), min(LOOK_S, idle_s / LOOKS)
     done_at: float | None = None
     while True:
         before = time.monotonic()
@@ -65,17 +66,18 @@ def serve(
             if before - done_at > END_S:
                 logger.warning("server ends before all have heard it server=%d", server.number)
                 return spent
-        message = carrier.receive(LOOK_S if done_at is None else END_LOOK_S)
+        message = carrier.receive(look_s if done_at is None else END_LOOK_S)
         now = time.monotonic()
         spent.wait_s += now - before
         if check is not None:
             check()
-        if now - told > LOOK_S:
+        if now - told >= look_s:
             told = now
-            for rank, ranks in server.waiting():
-                carrier.send(rank, Note(topic=WAITS, fields={"ranks": ranks}))
+            for rank, ranks, measure in server.waiting():
+                note = Note(topic=WAITS, fields={"ranks": ranks, "measure": measure})
+                carrier.send(rank, note)
         if message is None:
-            if patience.left_s() <= 0 and done_at is None:
+            if patience.left_s() <= 0 and done_at is None and not server.measuring:
                 late, why = server.unfinished, "nobody pushes or pulls"
                 names = tuple(map(server.at_first.name, late))
                 raise BarrierTimeout("serving", names, (), idle_s, why, late)

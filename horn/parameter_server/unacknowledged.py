@@ -100,13 +100,16 @@ class Unacknowledged:
             self._pending[bundle.server]["push", bundle.part, push.clock] = meta, values
         return meta
 
-    def pull(self, pull: Pull) -> list[ToServer]:
+    def pull(self, pull: Pull, measures: bool = False) -> list[ToServer]:
         """Make the messages of a pull. A server answers all tasks of the group at once: so task 0
         asks all servers, but over a lossy carrier every task asks those that have bundles for it.
+        measures : the group measures what it gets before it goes on.
         """
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
-        meta = PullParameters(clock=pull.clock, final=pull.final, turn=self._n_pulls)
+        meta = PullParameters(
+            clock=pull.clock, final=pull.final, turn=self._n_pulls, measures=measures
+        )
         owing = sorted({bundle.server for bundle in self.pulls.values()})
         for server in owing:
             self._pending[server]["want",] = meta, ()

@@ -17,6 +17,7 @@ from horn.training.loss_journal import LossJournal
 if TYPE_CHECKING:  # few tasks need them
     from horn.parameter_server.serving import ServerThread
     from horn.process.checkpoints import TaskCheckpoints
+    from horn.process.reporting import Heartbeats
 
 
 @dataclass(eq=False)
@@ -26,7 +27,7 @@ class BetweenUpdates(LoopControl):
     guest : the server in this process. watching : the callbacks that run in every task. decisions :
     of those in the parent. saver : of checkpoints; it hears the parent. losses : where this task
     writes those of its group, for when it comes back to servers. is_leaving : hears the parent
-    where no saver does; whether this group is to leave.
+    where no saver does; whether this group is to leave. heartbeats : None where groups are joined.
     """
 
     group: Group
@@ -37,6 +38,7 @@ class BetweenUpdates(LoopControl):
     saver: TaskCheckpoints | None
     losses: LossJournal | None
     is_leaving: Callable[[], bool]
+    heartbeats: Heartbeats | None = None
     loop: TrainingLoop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,8 +66,14 @@ class BetweenUpdates(LoopControl):
 
     def before_measuring(self) -> None:
         self.engine.settle()
+        self._measure(True)
+
+    def _measure(self, measures: bool) -> None:
+        if self.heartbeats is not None and self.loop.is_watcher:
+            self.heartbeats.measure(measures)
 
     def after_epoch(self, epoch: int, stop: bool) -> bool:
+        self._measure(False)
         if self.guest is not None:
             self.guest.check()
         self.group.cross()

@@ -77,7 +77,11 @@ class StartPhase(ControlMessage, frozen=True):
 
 
 class Heartbeat(ControlMessage, frozen=True):
-    """A task trains: sent every few seconds where no other task waits for it."""
+    """A task trains: sent every few seconds where no other task waits for it. ``measures``: it
+    measures the model, and may be silent until a heartbeat that does not say so.
+    """
+
+    measures: bool = False
 
 
 class GroupReady(ControlMessage, frozen=True):

@@ -165,7 +165,7 @@ class TaskProcess:
         self._open_losses()
         between = BetweenUpdates(
             context.group, engine, self.guest, watching, self.decisions, saver,
-            self.losses if task == 0 else None, self._is_leaving,
+            self.losses if task == 0 else None, self._is_leaving, self.heartbeats,
         )  # fmt: skip
         self.loop = between.loop = self._loop(context, between, augmented)
         self._begin(between)

@@ -56,13 +56,20 @@ class Heartbeats:
 
     def __init__(self, line: control.ControlChannel, superstep_timeout_s: float) -> None:
         self.line, self.every_s = line, heartbeat_s(superstep_timeout_s)
-        self._next = 0.0
+        self._next, self._measures = 0.0, False
 
     def __call__(self) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self.every_s
-            self.line.send(control.Heartbeat())
+            self.line.send(control.Heartbeat(self._measures))
+
+    def measure(self, measures: bool) -> None:
+        """Say at once whether the model is measured from now on: a metric of the user's, which may
+        take any time, sends none.
+        """
+        self._measures, self._next = measures, 0.0
+        self()
 
 
 def heartbeat_s(superstep_timeout_s: float) -> float:

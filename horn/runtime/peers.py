@@ -12,8 +12,17 @@ from horn.errors import BarrierTimeout, ProtocolError
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
 from horn.topology import Topology, share
-from horn.transport import Transport
-from horn.wire.frames import Array, LeaveServers, MeanPart, Meta, Verdict, WireMessage
+from horn.transport import PeerLost, Transport
+from horn.wire.frames import (
+    MEASURES,
+    Array,
+    LeaveServers,
+    MeanPart,
+    Meta,
+    Note,
+    Verdict,
+    WireMessage,
+)
 
 LOOK_S = 1.0  # how often a wait calls ``check``
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -25,7 +34,8 @@ class Peers:
 
     Raises
     ------
-    BarrierTimeout : a message is late. ProtocolError : it does not fit.
+    BarrierTimeout : a message is late. PeerLost : a task that measures has ended. ProtocolError : a
+    message does not fit.
     """
 
     def __init__(
@@ -61,17 +71,25 @@ class Peers:
         return found
 
     def _next(
-        self, where: str, owing: Sequence[int], patience: Patience, kind: type[Meta], **fields: int
+        self,
+        where: str,
+        owing: Sequence[int],
+        patience: Patience | None,
+        kind: type[Meta],
+        **fields: object,
     ) -> WireMessage:
-        """Wait for the next message of a kind with these fields, from one of ``owing``."""
+        """Wait for the next message of a kind with these fields, from one of ``owing``. patience :
+        None to wait as long as these are there.
+        """
 
         def fits(message: WireMessage) -> bool:
             meta = message.meta
             is_of = isinstance(meta, kind) and message.src in owing
             return is_of and all(getattr(meta, name) == value for name, value in fields.items())
 
+        gone: Mapping[int, str] = {}
         while True:
-            before, left_s = time.monotonic(), patience.left_s()
+            before, left_s = time.monotonic(), LOOK_S if patience is None else patience.left_s()
             found = self._receive(max(min(left_s, LOOK_S), 0.0), fits)
             self.spent.wait_s += time.monotonic() - before
             if found is not None:
@@ -79,10 +97,25 @@ class Peers:
                 return found
             if self.check is not None:
                 self.check()
-            if left_s <= 0:
+            if patience is None:
+                gone = self._check_gone(where, owing, gone)
+            elif left_s <= 0:
                 names = tuple(map(self.topology.name, owing))
                 hint = f"{', '.join(names)} owes {kind.__name__}"
                 raise BarrierTimeout(where, names, (), self.timeout_s, hint, tuple(owing))
+
+    def _check_gone(
+        self, where: str, owing: Sequence[int], before: Mapping[int, str]
+    ) -> Mapping[int, str]:
+        """The tasks that have ended. A task's last messages and its end come by two ways: only one
+        that had ended ``before`` is lost.
+        """
+        gone = self.transport.absent()
+        for rank in owing:
+            if rank in before and rank in gone:
+                name = self.topology.name(rank)
+                raise PeerLost(where, (name,), gone[rank], (rank,), self.rank)
+        return gone
 
     def wait_finished(self) -> None:
         """Say that this task has finished, and wait until the others have, too."""
@@ -93,15 +126,25 @@ class Peers:
             found = self._next(f"task {self.rank}, leaving", late, patience, LeaveServers)
             late.remove(found.src)
 
+    def begin_measuring(self) -> None:
+        """In group 0: tell the others that it measures the model now, and decides after that."""
+        self._tell_others(Note(topic=MEASURES))
+
+    def _tell_others(self, meta: Meta) -> None:
+        if self.rank == 0:
+            for rank in range(self.topology.n_tasks, self.topology.n_workers):
+                self.transport.send(rank, meta, (), self.timeout_s)
+
     def wait_verdict(self, epoch: int, stop: bool) -> bool:
-        """The decision of group 0 about the end, from its first task."""
+        """The decision of group 0 about the end, from its first task. Nobody knows how long group 0
+        measures: from when it says that it does, only its end ends the wait.
+        """
         if self.group == 0:
-            if self.task == 0:
-                for rank in range(self.topology.n_tasks, self.topology.n_workers):
-                    self.transport.send(rank, Verdict(epoch=epoch, stop=stop), (), self.timeout_s)
+            self._tell_others(Verdict(epoch=epoch, stop=stop))
             return stop
         where = f"task {self.rank}, end of epoch {epoch}"
-        verdict = self._next(where, [0], Patience(self.timeout_s), Verdict).meta
+        self._next(where, [0], Patience(self.timeout_s), Note, topic=MEASURES)
+        verdict = self._next(where, [0], None, Verdict).meta
         assert isinstance(verdict, Verdict)
         if verdict.epoch != epoch:
             raise ProtocolError(f"{where}: got the verdict of epoch {verdict.epoch}")

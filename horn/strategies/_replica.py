@@ -222,7 +222,13 @@ class Replica(GroupEngine):
             setattr(self.remembered, name, decoded(value))
 
     def settle(self) -> None:
-        self._do(self.strategy.at_epoch_end(self.remembered, self.view))
+        """Do what comes before a model is measured: by group 0, where groups are not joined, of
+        which the others hear. They wait for it as long as it measures.
+        """
+        measures = not self.is_joined and self.own_group == 0
+        self._do(self.strategy.at_epoch_end(self.remembered, self.view), measures)
+        if measures and self.peers is not None and self.client is None:
+            self.peers.begin_measuring()
 
     def conclude(self) -> None:
         self._do(self.strategy.at_end(self.remembered, self.view))
@@ -234,7 +240,7 @@ class Replica(GroupEngine):
         decider = self.client or self.peers
         return stop if self.is_joined or decider is None else decider.wait_verdict(epoch, stop)
 
-    def _do(self, requests: Requests) -> None:
+    def _do(self, requests: Requests, measures: bool = False) -> None:
         for request in requests:
             if isinstance(request, Mean):
                 self._mean(request)
@@ -251,7 +257,8 @@ class Replica(GroupEngine):
                     if not is_early:
                         client.give_all()
                 case Pull(is_early=is_early, into=into):
-                    client.pull(request, self.view.parameters if into is None else into)
+                    into = self.view.parameters if into is None else into
+                    client.pull(request, into, measures)
                     if not is_early:
                         client.take_all()
                     if request.final:

@@ -199,8 +199,11 @@ class Note(Meta, frozen=True, omit_defaults=True, kw_only=True):
 _Pieces = Annotated[tuple[_Small, ...], msgspec.Meta(max_length=MAX_BODIES)]
 
 
-# The topic of a Note from a server: the ranks whose pushes a pull waits for.
+# The topic of a Note from a server: the ranks whose pushes a pull waits for, and whether all of
+# these measure the model.
 WAITS = "waits"
+# The topic of a Note from group 0: it measures the model, and decides after that.
+MEASURES = "measures"
 
 
 class ParameterData(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -228,11 +231,14 @@ class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """To a server: the task's pull ``turn``, after ``clock`` pushes; ``final``: its last."""
+    """To a server: the task's pull ``turn``, after ``clock`` pushes; ``final``: its last;
+    ``measures``: it measures what it gets, which may take long, before it pushes or pulls again.
+    """
 
     clock: _Count
     final: bool = False
     turn: _Count = 0
+    measures: bool = False
 
 
 class LeaveServers(Meta, frozen=True, omit_defaults=True, kw_only=True):

@@ -130,6 +130,24 @@ def test_who_trains_gives_signs_of_life_where_nobody_waits_for_it(clock):
     assert after(watch, clock, START_S * len(STEPS)) == [((2,), (), "ending")]
 
 
+def test_who_measures_may_be_silent_unless_its_process_is_stopped(clock):
+    stopped: set[int] = set()
+    watch = a_run(clock, 2, silence_s=10.0, is_stopped=lambda ranks: stopped & set(ranks))
+    for rank in range(2):
+        watch.hear(rank, GroupReady(1.0))
+    watch.hear(1, StartPhase(ENDING))
+    watch.hear(0, Heartbeat(measures=True))
+    assert after(watch, clock, 300) == []
+    watch.hear(0, Heartbeat(measures=False))
+    assert after(watch, clock, 12) == [((0,), (), "training, without a heartbeat")]
+    watch = a_run(clock, 1, silence_s=10.0, is_stopped=lambda ranks: stopped & set(ranks))
+    watch.hear(0, GroupReady(1.0))
+    watch.hear(0, Heartbeat(measures=True))
+    assert after(watch, clock, 12) == []
+    stopped.add(0)
+    assert after(watch, clock, 12) == [((0,), (), "training, without a heartbeat")]
+
+
 def test_where_others_wait_for_it_nobody_asks_for_signs_of_life(clock):
     watch = a_run(clock, 2)
     watch.hear(0, GroupReady(1.0))

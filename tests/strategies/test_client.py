@@ -16,7 +16,7 @@ from horn.runtime.group import TaskTimes
 from horn.runtime.peers import Peers
 from horn.strategies import Pull, Topology
 from horn.transport import PeerLost, PeerUnreachable
-from horn.wire.frames import WAITS, Meta, Note, ParameterData, Verdict, WireMessage
+from horn.wire.frames import MEASURES, WAITS, Meta, Note, ParameterData, Verdict, WireMessage
 
 PIECES = [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)]
 PART = 3  # of what the server sends to task 1
@@ -123,6 +123,58 @@ def test_of_a_server_that_waits_the_ones_it_waits_for_are_late():
     with pytest.raises(BarrierTimeout, match="waits for task 0") as caught:
         pulled(a_client(Slow(0, [note])), Pull(1))
     assert caught.value.absent == ("task 0",) and caught.value.absent_ranks == (0,)
+
+
+@pytest.mark.parametrize("measure", [True, False])
+def test_a_pull_has_no_deadline_while_those_it_waits_for_measure(measure):
+    """The deadline here is two turns: each word of the server begins it anew, or does not."""
+    note = WireMessage(Note(topic=WAITS, fields={"ranks": "0", "measure": measure}), src=2)
+    coming = [note, None, note, None, note, None, answer(1)]
+    transport = Slow(0)
+    transport.receive = lambda timeout_s: coming.pop(0)  # type: ignore[method-assign]
+    client = a_client(transport)
+    client.timeout_s = 1e-9
+    if measure:
+        assert pulled(client, Pull(1)) == [3.0, 4.0]
+        return
+    with pytest.raises(BarrierTimeout, match="waits for task 0"):
+        pulled(client, Pull(1))
+
+
+class Telling(Slow):
+    """That of group 1: group 0 says what is in ``coming``."""
+
+    n_looks = 0
+
+    def absent(self) -> dict[int, str]:
+        self.n_looks += 1
+        return self.ended
+
+
+def waiting_for_group_0(*coming: Meta, n_empty: int = 0) -> tuple[Telling, Peers]:
+    transport = Telling(n_empty, [WireMessage(meta, src=0) for meta in coming])
+    given: Any = transport
+    return transport, Peers(given, Topology(2, 1, 0), 0.0, TaskTimes())
+
+
+def test_who_hears_that_group_0_measures_waits_for_its_decision_without_a_deadline():
+    transport, peers = waiting_for_group_0(Note(topic=MEASURES), Verdict(epoch=3, stop=True))
+    given, n_empty = transport.receive, [0, 1, 1, 1, 0]  # turns in which nothing comes
+    transport.receive = lambda s: None if n_empty.pop(0) else given(s)  # type: ignore
+    assert peers.wait_verdict(3, False) is True and transport.n_looks == 3
+
+
+def test_who_does_not_hear_it_has_a_deadline():
+    _, peers = waiting_for_group_0(n_empty=9)
+    with pytest.raises(BarrierTimeout, match="task 0 owes Note"):
+        peers.wait_verdict(3, False)
+
+
+def test_a_group_0_that_ends_while_it_measures_is_lost():
+    transport, peers = waiting_for_group_0(Note(topic=MEASURES))
+    transport.ended = {0: "killed"}
+    with pytest.raises(PeerLost, match="task 1, end of epoch 3: lost task 0 .killed"):
+        peers.wait_verdict(3, False)
 
 
 def test_a_server_may_wait_for_a_group_that_came_later():

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import horn
-from horn.errors import ProtocolError
+from horn.errors import BarrierTimeout, ProtocolError
 from horn.parameter_server.pieces import ParameterPiece, bundles
 from horn.parameter_server.server import Answer, ParameterServer
+from horn.parameter_server.server_state import restore, state
+from horn.parameter_server.serving import serve
 from horn.parameter_server.updates import Policy
 from horn.strategies import Topology
 from horn.wire.frames import (
@@ -287,6 +289,51 @@ def test_the_end_comes_when_all_have_left_and_is_thanked_for_by_all_tasks_of_gro
     assert not server.is_done
     say(server, 1, LeaveServers(is_thanks=True))
     assert server.is_done
+
+
+def test_who_waits_for_a_group_that_measures_hears_that_it_does():
+    server = a_server(Policy(0), topology=Topology(3, 1, 1))
+    for group in range(3):
+        pull(server, group, 0)
+    push(server, 1, 0, 1.0)
+    push(server, 2, 0, 1.0)
+    pull(server, 1, 1)
+    assert server.waiting() == [(1, "0", False)]
+    push(server, 0, 0, 1.0)
+    say(server, 0, PullParameters(clock=1, measures=True))
+    push(server, 1, 1, 1.0)
+    pull(server, 1, 2)
+    assert server.waiting() == [(1, "0 2", False)]  # group 2 does not measure
+    pull(server, 2, 1)
+    push(server, 2, 1, 1.0)
+    assert server.waiting() == [(1, "0", True)]
+    facts, arrays = state(server)
+    restored = ParameterServer(0, server.mine, PLAIN, server.topology, Policy(0), "float64")
+    restore(restored, facts, arrays)
+    assert restored.waiting() == [(1, "0", True)]
+    pull(server, 0, 1)
+    assert server.waiting() == [(1, "0", False)]
+    say(restored, 0, PushGradients(pieces=(0,), clock=1, samples=1), [np.ones(2)])
+    assert restored.waiting() == [] and restored.measuring == set()
+
+
+@pytest.mark.parametrize("measures", [True, False])
+def test_a_server_may_be_idle_as_long_as_a_group_measures(measures):
+    server, n_looks = a_server(), 0
+    say(server, 0, PullParameters(clock=0, measures=measures))
+
+    class Silent:
+        def send(self, rank: int, meta: Any, values: Any = ()) -> None: ...
+
+        def receive(self, timeout_s: float) -> None:
+            nonlocal n_looks
+            n_looks += 1
+            if n_looks > 10:
+                raise InterruptedError
+
+    ends = InterruptedError if measures else BarrierTimeout
+    with pytest.raises(ends):
+        serve(server, Silent(), 1e-9)
 
 
 def test_a_server_without_pieces_ends_too():
