@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from horn.backends import Array
 from horn.errors import ProtocolError
 from horn.optimizers import Optimizer
-from horn.parameter_server.pieces import ParameterPiece, bundles
+from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles
 from horn.parameter_server.updates import Policy, ServerPiece
 from horn.topology import Topology
 from horn.wire.frames import (
@@ -92,11 +92,16 @@ class ParameterServer:
         self.given: dict[int, dict[int, Array]] = {}  # and the shared pieces of the answer
         self.fresh: set[int] = set()  # later groups that have not pulled in this attempt
         self.begun: set[int] = set()  # later groups that have pushed
+        self._least: dict[int, float] = {}  # by group, as ``_pushed`` has found it
         self._list_bundles()
 
     def _list_bundles(self) -> None:
         every = bundles(self.pieces, self.topology, self.dtype.itemsize)
         self._bundles = {b.part: b for b in every if b.server == self.number}
+        self._pulled_by: dict[int, list[ParameterBundle]] = {}  # by rank
+        for bundle in self._bundles.values():
+            if not bundle.is_push:
+                self._pulled_by.setdefault(bundle.rank, []).append(bundle)
 
     def grow(self, n_groups: int) -> None:
         """Make room for ``n_groups`` groups; the new ones have pushed nothing."""
@@ -105,6 +110,7 @@ class ParameterServer:
         for kept in self.kept.values():
             kept.n_pushes += [0] * n_more
             kept.pulled += [0] * n_more
+        self._least.clear()
         self._list_bundles()
 
     @property
@@ -241,6 +247,7 @@ class ParameterServer:
         clock, slowest = min(((n[g], g) for n in pushes for g in there), default=(0, group))
         for n in pushes:  # it must not hold up the others until its first pull
             n[group] = clock
+        self._least.pop(group, None)
         return clock, True, self.batches.get(slowest, {}).get(clock)
 
     def _leave(self, src: int, meta: LeaveServers) -> list[Answer]:
@@ -258,8 +265,9 @@ class ParameterServer:
         self.measuring.discard(group)
         if len(leavers) == self.topology.n_tasks:  # else the others may still be sending
             self.left.add(group)
+            here = [g for g in range(self.topology.n_groups) if g not in self.left]
             for kept in self.kept.values():
-                self._sum(kept)
+                self._sum(kept, here)
         return self._changed(heard)
 
     def _thank(self, src: int, meta: LeaveServers) -> list[Answer]:
@@ -309,6 +317,7 @@ class ParameterServer:
             w = np.array(arrays[piece.index])
             slots = {name: np.zeros_like(w) for name in self.optimizer.slots}
             self.kept[piece.index] = ServerPiece(piece, w, slots, 0, [0] * n, [0] * n)
+        self._least.clear()
         return self._changed(answers)
 
     def _push(self, src: int, meta: PushGradients, block: Array | None) -> list[Answer]:
@@ -334,19 +343,28 @@ class ParameterServer:
                 self.begun.add(group)
         self.n_pushes += 1
         self.measuring.discard(group)
+        here = [g for g in range(self.topology.n_groups) if g not in self.left]
         for kept, array in new:
-            self._apply(kept, group, meta, array)
+            self._apply(kept, group, meta, array, here)
+        self._least.pop(group, None)
         if self.is_durable and meta.batches is not None:
             said = self.batches.get(group, {}) | {meta.clock + 1: meta.batches}
-            least = min(kept.n_pushes[group] for kept in self.kept.values())
+            least = self._pushed(group)
             self.batches[group] = {clock: n for clock, n in said.items() if clock >= least}
         return self._changed(answers)
 
-    def _apply(self, kept: ServerPiece, group: int, meta: PushGradients, array: Array) -> None:
+    def _apply(
+        self,
+        kept: ServerPiece,
+        group: int,
+        meta: PushGradients,
+        array: Array,
+        here: Sequence[int],
+    ) -> None:
         kept.n_pushes[group] += 1
         if self.policy.max_staleness == 0:
             kept.waiting.setdefault(meta.clock, {})[group] = (meta.samples, np.array(array))
-            self._sum(kept)
+            self._sum(kept, here)
             return
         late = kept.n_updates - kept.pulled[group]
         self.staleness[late] += 1
@@ -363,9 +381,8 @@ class ParameterServer:
             return 1.0
         return 1.0 / max(self.n_first, self.topology.n_groups - len(self.left))
 
-    def _sum(self, kept: ServerPiece) -> None:
-        """For a synchronous strategy: apply every clock that all groups have pushed."""
-        here = [g for g in range(self.topology.n_groups) if g not in self.left]
+    def _sum(self, kept: ServerPiece, here: Sequence[int]) -> None:
+        """For a synchronous strategy: apply every clock that all groups ``here`` have pushed."""
         complete = min((kept.n_pushes[g] for g in here), default=math.inf)
         if n_applied := kept.apply_waiting(self.optimizer, complete, keeps=self.is_durable):
             self.staleness[0] += n_applied
@@ -386,6 +403,7 @@ class ParameterServer:
                 self.fresh.discard(group)
                 for kept in self.kept.values():
                     kept.n_pushes[group] = max(kept.n_pushes[group], wanted.clock)
+                self._least.pop(group, None)
         self.pulls[group] = wanted
         (self.measuring.add if wanted.measures else self.measuring.discard)(group)
         return self._changed([])
@@ -406,8 +424,10 @@ class ParameterServer:
         version to all tasks of a group.
         """
         self.n_changes += 1
+        here = [g for g in range(self.topology.n_groups) if g not in self.left]
+        slowest = min(map(self._pushed, here), default=math.inf) if self.pulls else math.inf
         for group, wanted in list(self.pulls.items()):
-            if self._owing(group, wanted):
+            if self._waits(group, wanted, slowest):
                 continue
             del self.pulls[group]
             for kept in self.kept.values():
@@ -424,17 +444,41 @@ class ParameterServer:
     ) -> list[Answer]:
         """The parameters for these ranks; shared pieces as they were ``given`` before."""
         found: list[Answer] = []
-        for bundle in self._bundles.values():
-            if bundle.rank in ranks and not bundle.is_push:
-                indices = tuple(piece.index for piece in bundle.pieces)
-                meta = ParameterData(
-                    pieces=indices, clock=wanted.clock, part=bundle.part, turn=wanted.turn
-                )
-                arrays = tuple(
-                    given[k] if k in given else _values(self.kept[k], wanted) for k in indices
-                )
-                found.append((bundle.rank, meta, arrays))
+        pulled = [bundle for rank in ranks for bundle in self._pulled_by.get(rank, ())]
+        for bundle in sorted(pulled, key=lambda bundle: bundle.part):
+            indices = tuple(piece.index for piece in bundle.pieces)
+            meta = ParameterData(
+                pieces=indices, clock=wanted.clock, part=bundle.part, turn=wanted.turn
+            )
+            arrays = tuple(
+                given[k] if k in given else _values(self.kept[k], wanted) for k in indices
+            )
+            found.append((bundle.rank, meta, arrays))
         return found
+
+    def _pushed(self, group: int) -> float:
+        """The pushes of a group that have come for all pieces."""
+        if group not in self._least:
+            pushes = (kept.n_pushes[group] for kept in self.kept.values())
+            self._least[group] = min(pushes, default=math.inf)
+        return self._least[group]
+
+    def _waits(self, group: int, wanted: PullParameters, slowest: float) -> bool:
+        """Whether a pull is not answered yet: whether it has any ``_owing``, which looks at every
+        piece of every group. slowest : of the groups that have not left, what ``_pushed`` is of
+        the one with the fewest.
+        """
+        if len(self.kept) < len(self.mine):
+            return True
+        if wanted.final:
+            return len(self.left) < self.topology.n_groups
+        if self._pushed(group) < wanted.clock:
+            return True
+        if group and wanted.clock == 0 and 0 not in self.left:
+            if self._pushed(0) < self.policy.warm_start:
+                return True
+        staleness = self.policy.max_staleness
+        return staleness is not None and slowest < wanted.clock - staleness
 
     def _owing(self, group: int, wanted: PullParameters) -> set[int]:
         """The ranks of the tasks that must push or leave before a pull is answered."""

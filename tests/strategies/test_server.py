@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import Any
 
 import msgspec
@@ -334,6 +335,35 @@ def test_a_server_may_be_idle_as_long_as_a_group_measures(measures):
     ends = InterruptedError if measures else BarrierTimeout
     with pytest.raises(ends):
         serve(server, Silent(), 1e-9)
+
+
+def calls_of_a_clock(n_groups: int) -> int:
+    """The functions that a synchronous server calls in a clock of so many groups."""
+    server, n_calls = a_server(Policy(0), topology=Topology(n_groups, 1, 1), n_pieces=8), 0
+    answers: list[Answer] = []
+
+    def count(frame: Any, event: str, arg: Any) -> None:
+        nonlocal n_calls
+        n_calls += event.endswith("call")
+
+    every = bundles(server.pieces, server.topology, server.dtype.itemsize)
+    parts = {b.rank: b.part for b in every if b.is_push}
+    block, pieces = np.ones(16), tuple(range(8))
+    sys.setprofile(count)
+    try:
+        for group in range(n_groups):
+            meta = PushGradients(pieces=pieces, clock=0, samples=1, part=parts[group])
+            answers += server.on(group, meta, block)
+            answers += server.on(group, PullParameters(clock=1, turn=1))
+    finally:
+        sys.setprofile(None)
+    assert [rank for rank, _, _ in answers] == list(range(n_groups))
+    assert server.kept[0].w.tolist() == [0.0, 0.0]
+    return n_calls
+
+
+def test_a_clock_costs_at_most_the_square_of_the_groups():
+    assert calls_of_a_clock(32) < 5 * calls_of_a_clock(16)
 
 
 def test_a_server_without_pieces_ends_too():

@@ -150,7 +150,9 @@ class Run:
             self.delivered[s][rank] = meta.clock + 1
         if meta == LeaveServers():
             self.gone[s].add(rank)
-        for to, found, answer in self.servers[s].on(rank, meta, block):
+        answers = self.servers[s].on(rank, meta, block)
+        assert all(owing for _, owing, _ in self.servers[s].waiting())  # else it is answered
+        for to, found, answer in answers:
             if isinstance(found, LeaveServers):
                 assert to == rank and meta == LeaveServers() and not answer
                 found = ParameterData(pieces=(-1 - s,), clock=self.clock[rank])
