@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Padding, Sizes, Windows, placed, whole
+from horn.connections.windows import Padding, Sizes, Windows, check_synapses, placed, whole
 from horn.errors import ModelError
 from horn.mistakes import teaches
 
@@ -58,6 +58,7 @@ class Convolution(SharedWindows):
         n, maps, groups = below[-1], self.channels, self.groups
         self.check_groups(n, where)
         each = n // groups
+        check_synapses(taps, maps * each, where)
         first = np.arange(maps) // (maps // groups) * each
         kernel = self._each("kernel", len(taps.space))
         heard = first[:, None] + np.arange(each)

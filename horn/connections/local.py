@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.connections import Placed
-from horn.connections.windows import Padding, Sizes, Windows, placed, whole
+from horn.connections.windows import Padding, Sizes, Windows, check_synapses, placed, whole
 from horn.mistakes import teaches
 
 
@@ -32,5 +32,6 @@ class Local(Windows):
     def at(self, below: Sizes, where: str) -> Placed:
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         taps = self.taps(below, where)
+        check_synapses(taps, self.channels * below[-1], where)
         heard = np.broadcast_to(np.arange(below[-1]), (self.channels, below[-1]))
         return placed(taps, heard, below[-1], where)

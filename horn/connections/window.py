@@ -40,6 +40,7 @@ class Window(Windows):
         """The synapses to a layer of shape ``below``; errors begin with ``where``."""
         taps = self.taps(below, where)
         n = below[-1]
-        near = np.arange(n)[:, None] + np.arange(self.channels) - self.channels // 2
+        reach = min(self.channels // 2, n - 1)  # beyond there is none
+        near = np.arange(n)[:, None] + np.arange(-reach, reach + 1)
         near = np.where((near >= 0) & (near < n), near, -1)
         return placed(taps, near, n, where)

@@ -232,6 +232,15 @@ def check_positions(n_windows: int, n_taps: int, where: str) -> None:
             )
 
 
+def check_synapses(taps: Taps, n_channels: int, where: str) -> None:
+    """Raise ModelError for more synapses than arrays of them can have: before any is made.
+    n_channels : those that the maps hear, all together.
+    """
+    n = int(taps.counts.sum()) * n_channels
+    if n > MOST_EDGES:
+        raise ModelError(f"{where}: {n:,} synapses; there may be {MOST_EDGES:,}")
+
+
 def _check(windows: Any, name: str, least: int) -> None:
     value = getattr(windows, name)
     numbers = value if isinstance(value, (tuple, list)) else (value,)
@@ -284,9 +293,10 @@ def _causal(windows: Any) -> str:
 def whole(thing: Any, name: str) -> None:
     """Check a number of channels or groups. Raises ModelError."""
     value = getattr(thing, name)
-    if not is_whole(value, 1):
+    if not is_whole(value, 1) or value > MOST_EDGES:
         raise ModelError(
-            f"{type(thing).__name__}: {name} must be a whole number from 1, got {value!r}"
+            f"{type(thing).__name__}: {name} must be a whole number from 1 to {MOST_EDGES:,}, got "
+            f"{value!r}"
         )
     object.__setattr__(thing, name, int(value))
 
@@ -305,10 +315,9 @@ def placed(
     of their array, whose numbers belong to (map, tap, channel).
     """
     maps, each = channels.shape
-    counts = np.outer(taps.counts, (channels >= 0).sum(axis=1))
-    n = int(counts.sum())
-    if n > MOST_EDGES:
-        raise ModelError(f"{where}: {n:,} synapses; there may be {MOST_EDGES:,}")
+    heard = (channels >= 0).sum(axis=1)
+    check_synapses(taps, int(heard.sum()), where)
+    counts = np.outer(taps.counts, heard)
     indptr = np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int64)
 
     def along(inside: Mask, found: Any) -> Index:

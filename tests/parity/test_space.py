@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,35 @@ def test_too_many_synapses_are_refused_before_they_are_listed():
     said = r"layer 1 'layer1': 9,\d{3},\d{3},\d{3} synapses; there may be 2,147,483,647"
     with pytest.raises(ModelError, match=said):
         net.layer(connect=horn.Convolution(64, 3, padding="same"))
+
+
+@pytest.mark.parametrize(
+    "connection", [horn.Convolution(10**7, 3), horn.Local(10**7, 3), horn.Convolution(2**31 - 1, 3)]
+)
+def test_too_many_maps_are_refused_before_anything_is_made_of_them(connection):
+    net = horn.Network()
+    net.input((28, 28, 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="synapses; there may be 2,147,483,647"):
+            net.layer(connect=connection)
+        assert tracemalloc.get_traced_memory()[1] < 10**7  # a number for each map is 80 MB
+    finally:
+        tracemalloc.stop()
+
+
+def test_more_maps_than_there_may_be_synapses_are_refused():
+    with pytest.raises(ModelError, match="channels must be a .* to 2,147,483,647, got 10000000000"):
+        horn.Convolution(10**10, 3)
+
+
+def test_channels_beyond_all_there_are_change_nothing():
+    def sources(channels: int) -> Any:
+        net = horn.Network()
+        net.input((5, 3))
+        return net.layer(connect=horn.Window(2, channels=channels)).links[0].edges.indices
+
+    assert sources(2**31 - 1).tolist() == sources(7).tolist() == sources(5).tolist()
 
 
 # the law
@@ -639,7 +669,7 @@ CONVOLVE, IMAGE = horn.Convolution, (4, 4, 1)
         (IMAGE, lambda: CONVOLVE(2, 3, dilation=3), "of 7 does not fit 4 .*at most 2, padding=2"),
         ((1, 1, 1), lambda: horn.Local(2, (3, 1), stride=2, padding=1), "dimension 1 .*less padd"),
         ((1, 1), lambda: horn.Window(2, dilation=3, padding="same"), "dilation 3 .*='same'"),
-        (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1, got 0"),
+        (IMAGE, lambda: CONVOLVE(0, 3), "channels must be a whole number from 1 to .*, got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, stride=0), "stride is a whole number from 1.*got 0"),
         (IMAGE, lambda: CONVOLVE(2, 3, padding="full"), 'padding is "valid", "same" or a number'),
         (IMAGE, lambda: CONVOLVE(2, 3, padding="causal"), "got 'causal'. .*2, 0.*horn.Delayed"),
