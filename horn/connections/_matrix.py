@@ -59,7 +59,9 @@ def matrix_of(thing: Any, has_values: bool = True) -> Matrix:
                 "where they are no synapses"
             )
         rows, columns = np.nonzero(thing)
-        return _matrix(rows, columns, thing[rows, columns], thing.shape, "the array")
+        # of a np.matrix, as of todense() of scipy, all that is taken has two axes
+        values = np.asarray(thing[rows, columns]).reshape(-1)
+        return _matrix(rows, columns, values, thing.shape, "the array")
     if hasattr(thing, "tocsr"):
         found = thing.tocsr(copy=True)
         found.has_canonical_format = False  # arrays written by others may be in any order
