@@ -5,7 +5,7 @@ a matrix, or computed from its index.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -339,7 +339,8 @@ def _pairs(edges: Iterable[Any]) -> tuple[tuple[Any, ...], ...] | Index:
             "Sparse(edge_list): a dict has a value for each edge; write values=True if these are "
             "the initial weights, and edge_list=list(edges) if they are not"
         )
-    edges = tuple(edges)
+    # an edge may be an iterator, as of map, which is read once
+    edges = tuple(tuple(edge) if isinstance(edge, Iterator) else edge for edge in edges)
     for edge in edges:
         if not isinstance(edge, Iterable) or isinstance(edge, str) or len(tuple(edge)) != 2:
             raise ModelError(f"Sparse: an edge is (source, receiver), got {edge!r}")

@@ -1,6 +1,7 @@
 """Connections: the four ways to describe a sparse one, and what does not fit."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -127,6 +128,24 @@ def test_an_array_of_edges_is_kept_as_one_and_is_the_descriptions_own():
     assert rows(sparse) == rows(again) == [[3, 0], [], [1]]
     assert "edge_list=array([[3, 0]" in repr(sparse)
     assert rows(horn.Sparse(edge_list=[])) == rows(horn.Sparse(edge_list=given[:0])) == [[], [], []]
+
+
+def test_a_numpy_matrix_is_the_array_that_it_is():
+    given = np.array([[0.0, 2.0, 3.0], [4.0, 0.0, 0.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PendingDeprecationWarning)
+        old = np.matrix(given)  # as todense() of scipy gives it
+    for matrix in (given, old):
+        found = horn.Sparse(matrix=matrix, values=True).matrix
+        assert found.values.tolist() == [2.0, 3.0, 4.0] and found.indices.tolist() == [1, 2, 0]
+
+
+def test_edges_may_be_iterators_of_two():
+    lines = ["0 1", "3 2", "1 0"]
+    sparse = horn.Sparse(edge_list=(map(int, line.split()) for line in lines))
+    assert rows(sparse) == rows(horn.Sparse(edge_list=[(0, 1), (3, 2), (1, 0)]))
+    with pytest.raises(ModelError, match=r"an edge is \(source, receiver\), got \(1, 2, 3\)"):
+        horn.Sparse(edge_list=[iter([1, 2, 3])])
 
 
 def test_a_network_says_which_layer_cannot_be_wired():
