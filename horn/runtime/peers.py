@@ -157,6 +157,12 @@ class Peers:
         """
         if not all(array.flags.c_contiguous for array in arrays):
             raise ProtocolError("Mean: arrays must be contiguous, since they change in place")
+        for k, array in enumerate(arrays):
+            if array.dtype.kind not in "fc":
+                raise ProtocolError(
+                    f"Mean: array {k} is of {array.dtype}, expected floating point numbers: a mean "
+                    f"of whole numbers may be none; give a copy of it as float64"
+                )
         at = 0  # counts exchanges: parts to be summed, sums, parts of the next dtype, ...
         for dtype in dict.fromkeys(array.dtype for array in arrays):
             mine = [array.reshape(-1) for array in arrays if array.dtype == dtype]

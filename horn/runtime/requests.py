@@ -13,7 +13,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Mean:
-    """Replace arrays, in place, by their means over all groups; every group must ask for it."""
+    """Replace arrays of floating point numbers, in place, by their means over all groups; every
+    group must ask for it.
+    """
 
     arrays: Sequence[Array]
 

@@ -113,6 +113,13 @@ def test_other_arrays_in_another_group_are_an_error(other, monkeypatch):
     assert "every group must ask for the mean of the same arrays" in str(errors[0])
 
 
+@pytest.mark.parametrize("kind", ["int64", "bool"])
+def test_a_mean_is_of_floating_point_numbers(kind):
+    said = f"Mean: array 1 is of {kind}, expected floating point numbers"
+    with pytest.raises(ProtocolError, match=said):
+        raise everywhere(Topology(1, 1), lambda p: p.mean([np.zeros(2), np.zeros(2, kind)]))[0]
+
+
 def test_arrays_that_are_not_contiguous_are_refused():
     with pytest.raises(ProtocolError, match="must be contiguous"):
         raise everywhere(Topology(1, 1), lambda peers: peers.mean([np.zeros((4, 4))[:, 0]]))[0]
