@@ -219,9 +219,14 @@ def in_words(strategy: Strategy) -> str:
     said = [
         f"{f.name}={getattr(strategy, f.name)!r}"
         for f in dataclasses.fields(strategy)
-        if getattr(strategy, f.name) != f.default
+        if getattr(strategy, f.name) != _default(f)
     ]
     return f"{strategy.name} ({', '.join(said)})" if said else strategy.name
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    make = field.default_factory
+    return field.default if make is dataclasses.MISSING else make()
 
 
 def is_of(words: str, name: str) -> bool:

@@ -149,6 +149,19 @@ def test_it_is_a_frozen_description_with_a_docstring(strategy: Strategy) -> None
         assert field.name in str(type(strategy).__doc__) or isinstance(strategy, LocalAverage)
 
 
+@dataclass(frozen=True)
+class Listed(Strategy):
+    """With defaults that are made."""
+
+    rates: list[float] = dataclasses.field(default_factory=lambda: [0.1, 0.2])
+    name: ClassVar[str] = "listed"
+
+
+def test_a_setting_is_said_where_it_is_not_the_default_that_is_made() -> None:
+    assert strategies.in_words(Listed()) == "listed"
+    assert strategies.in_words(Listed([0.1])) == "listed (rates=[0.1])"
+
+
 def test_each_of_its_settings_is_checked(strategy: Strategy) -> None:
     for field in dataclasses.fields(strategy):
         for wrong in ("nonsense", -1, math.nan, [1]):
