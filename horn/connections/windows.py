@@ -176,10 +176,14 @@ class Windows:
             if n_out < 1:
                 largest = (n + before + after - 1) // apart + 1
                 outside = f" with {at_ends(before, after)} outside" if before or after else ""
+                more = -(-(reach - n) // 2)
+                enough: Padding = more
+                if isinstance(self.padding, tuple):  # the others keep what they have
+                    enough = (*self.padding[:axis], more, *self.padding[axis + 1 :])
                 raise ModelError(
                     f"{where}: a window of {reach} does not fit {n} positions{outside} (dimension "
                     f"{axis} of {below}); what fits is a kernel of at most {largest}, "
-                    f'padding={-(-(reach - n) // 2)} or padding="same"'
+                    f'padding={enough} or padding="same"'
                 )
             n_windows, n_taps = n_windows * n_out, n_taps * k
             check_positions(n_windows, n_taps, where)

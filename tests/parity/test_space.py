@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
+import re
 import tracemalloc
 from typing import Any
 
@@ -221,6 +223,22 @@ def test_channels_beyond_all_there_are_change_nothing():
         return net.layer(connect=horn.Window(2, channels=channels)).links[0].edges.indices
 
     assert sources(2**31 - 1).tolist() == sources(7).tolist() == sources(5).tolist()
+
+
+@pytest.mark.parametrize("padding", [((0, 0), (3, 3)), ((1, 0), 3), 0], ids=str)
+def test_the_padding_that_is_said_to_fit_does_and_keeps_that_of_other_dimensions(padding):
+    kernel = (7, 7) if padding else (7, 1)
+
+    def layer(padding: Any) -> None:
+        net = horn.Network()
+        net.input((4, 1, 1))
+        net.layer(connect=horn.Convolution(1, kernel, padding=padding))
+
+    with pytest.raises(ModelError, match="does not fit 4 positions") as caught:
+        layer(padding)
+    said = re.search(r"padding=(.*) or padding=", str(caught.value))[1]  # type: ignore[index]
+    layer(ast.literal_eval(said))
+    assert said == ("2" if padding == 0 else "(2, 3)")
 
 
 # the law
