@@ -146,8 +146,11 @@ class ChildProcess:
             last, size = size, os.fstat(self.stack).st_size
             if size > before and size == last:
                 break
-        text = os.pread(self.stack, STACK_BYTES, before).decode(errors="replace").strip()
-        return f"{who} is here:\n{text}" if text else f"{who} does not answer"
+        text = os.pread(
+            self.stack, STACK_BYTES, max(before, os.fstat(self.stack).st_size - STACK_BYTES)
+        )
+        found = main_stack(text.decode(errors="replace"))
+        return f"{who} is here:\n{found}" if found else f"{who} does not answer"
 
     def end(self) -> None:
         """Kill the process at once, and close its descriptors."""
@@ -159,6 +162,11 @@ class ChildProcess:
         self.line.close()
         os.close(self.pidfd)
         os.close(self.stack)
+
+
+def main_stack(text: str) -> str:
+    """The main thread's of the stacks that faulthandler wrote: that of the oldest is last."""
+    return text.strip().rpartition("\n\n")[2]
 
 
 def reap(killed: Sequence[ChildProcess]) -> None:

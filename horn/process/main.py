@@ -464,7 +464,7 @@ def main() -> int:
     outlive_log()
     outlive_reader()
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, file=stack_fd, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, file=stack_fd)  # whichever thread the signal meets
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     line = control.ControlChannel(socket.socket(fileno=line_fd))
     try:

@@ -390,6 +390,7 @@ class Hangs:
     """A schedule that one task, whichever comes first, never returns from."""
 
     mark: str
+    is_deaf: bool = False  # its main thread takes no signals, so that another one does
     initial: float = 0.1
 
     def at(self, iteration):
@@ -398,14 +399,18 @@ class Hangs:
                 os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return self.initial
+            if self.is_deaf:
+                threading.Thread(target=threading.Event().wait, daemon=True).start()
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
             while True:
                 pass
         return self.initial
 
 
-def test_a_task_that_hangs_says_where(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_a_task_that_hangs_says_where(is_deaf, tmp_path, monkeypatch):
     monkeypatch.setattr("horn.executor.processes.STACK_S", DEADLINE_S)  # it may get no processor
-    given = endless(optimizer=horn.SGD(Hangs(str(tmp_path / "mark"))))
+    given = endless(optimizer=horn.SGD(Hangs(str(tmp_path / "mark"), is_deaf)))
     with pytest.raises(BarrierTimeout) as caught:
         horn.train(given, tasks=3, superstep_timeout=LATE_S, max_restarts=0)
     error = caught.value
