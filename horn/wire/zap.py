@@ -54,8 +54,8 @@ class AllowedKeys:
                 reason = "" if who else "unknown key"
         if who:
             return [b"1.0", request, b"200", b"OK", who.encode(), b""]
-        self.n_refused += 1
         self.audit.line("refused", address=address, reason=reason, at=self.where)
+        self.n_refused += 1
         return [b"1.0", request, b"400", b"refused", b"", b""]
 
 
