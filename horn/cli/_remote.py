@@ -132,8 +132,8 @@ class JobWatcher:
             why = f": it {status.reason}" if status.reason else ""
             cluster.stop(self.job, now=True, why=f"it did not begin within --timeout{why}")
             raise Timeout(f"job {self.job} did not begin within --timeout, and is stopped{why}")
-        host = next((n for n, s in status.record.allocations.items() if 0 in s.ranks), None)
-        self._host = host or str(status.result.get("host") or "") or self._host
+        host = status.record.primary or str(status.result.get("host") or "")
+        self._host = host or self._host
         if self._host:  # also once it has ended: the last lines say why
             self._read(cluster, self._host)
         at = status.progress

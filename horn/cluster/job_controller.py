@@ -209,7 +209,7 @@ class _Candidacy:
         self.controller, self.name = controller, name
         self.coord, self.paths = controller.coord, controller.coord.paths
         self.candidate: Candidate | None = None
-        self.refused = ""
+        self.refused = self.unread = ""
         self.known_s = time.monotonic()
         at, touch = self.paths, controller.wake
         # The folders are made with the job; one that is being removed must not come back.
@@ -255,7 +255,24 @@ class _Candidacy:
         return could_run(JobSnapshot(state, terms.need, record, {}, hosts))
 
     def _record(self, nodes: Mapping[str, Znode]) -> JobRecord:
-        return _decoded(nodes["record"], JobRecord, self.paths.record(self.name)) or JobRecord()
+        """The job's record. One that cannot be read counts as empty, but for its trouble, which
+        says so: once in the log, and in horn status.
+        """
+        node = nodes["record"]
+        if not node.data:
+            return JobRecord()
+        try:
+            return msgspec.json.decode(node.data, type=JobRecord)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            why = (
+                f"{self.paths.record(self.name)} cannot be read ({error}), perhaps since another "
+                f"version of horn wrote it: the job's places, groups and checkpoint are not known, "
+                f"and it begins anew as attempt 1"
+            )
+            if self.unread != why:
+                self.unread = why
+                logger.error("record left out job=%s reason=%s", self.name, why)
+            return JobRecord(n_restarts=1, trouble=why)
 
     def step(self) -> bool:
         """Make one decision, if this is the master and there is one; whether there was."""

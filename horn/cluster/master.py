@@ -137,6 +137,11 @@ class JobRecord(StoredRecord, frozen=True):
     n_before: _Count = 0
     n_refused: _Count = 0
 
+    @property
+    def primary(self) -> str:
+        """The primary host of the present attempt; "" without one."""
+        return next((name for name, s in self.allocations.items() if 0 in s.ranks), "")
+
 
 @dataclass(frozen=True)
 class JobSnapshot:
@@ -495,9 +500,8 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
     free = _changed(record, allocations={}, aim=RUN)
     phases = {reports[name].phase if name in reports else GONE for name in record.allocations}
     if phases == {FINISHED}:
-        first = next(name for name, s in record.allocations.items() if 0 in s.ranks)
-        result = {"state": JobState.SUCCEEDED.value, "code": 0, "host": first,
-                  **(reports[first].result or {})}  # fmt: skip
+        result = {"state": JobState.SUCCEEDED.value, "code": 0, "host": record.primary,
+                  **(reports[record.primary].result or {})}  # fmt: skip
         free = _changed(free, kept=_folders(record))
         return Decision(_settled(free), withdrawn, JobState.SUCCEEDED, result)
     cause = first_cause(snapshot, reports)
@@ -516,10 +520,10 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
         )  # fmt: skip
         return Decision(back, withdrawn, _restarting(snapshot))
     if cause is not None and cause.is_final:
-        return _failed(free, withdrawn, cause, cause.text)
+        return _failed(record, withdrawn, cause, cause.text)
     if snapshot.state is JobState.STOPPING:
         undone = "" if snapshot.wants_now else _undone(snapshot, reports, cause)
-        return _stopped(free, withdrawn, "".join(causes[:1]) or snapshot.why or undone)
+        return _stopped(record, withdrawn, "".join(causes[:1]) or snapshot.why or undone)
     if cause is None:  # an agent was told to leave: nobody's failure
         is_late = is_asked and not _has_saved(snapshot, reports)
         trouble = _who_left(snapshot, reports) + " before the job had saved" * is_late
@@ -537,7 +541,7 @@ def _conclude(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Decis
             else f"since the checkpoint of iteration {record.checkpoint:,}"
         )  # fmt: skip
         text = f"{cause.text}\nThe job {times} {last}; --max-restarts is {snapshot.max_restarts}."
-        return _failed(free, withdrawn, cause, text)
+        return _failed(record, withdrawn, cause, text)
     free = _noted(free, cause.hosts)
     record = _changed(
         free, n_failures=n, failed_at=record.checkpoint, n_restarts=record.n_restarts + 1,
@@ -555,7 +559,7 @@ def _who_left(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> str:
 
 def _has_saved(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> bool:
     """Whether an attempt that was to stop did so by itself; servers have their journals."""
-    first = next(name for name, s in snapshot.record.allocations.items() if 0 in s.ranks)
+    first = snapshot.record.primary
     phase = reports[first].phase if first in reports else GONE
     return bool(snapshot.need.topology.n_servers) or phase in (STOPPED, FINISHED)
 
@@ -631,7 +635,8 @@ def _failed(
     record: JobRecord, orders: Mapping[str, HostOrder | None], cause: HostFailure, text: str
 ) -> Decision:
     result = {"state": JobState.FAILED.value, "code": cause.code, "cause": text,
-              "details": cause.details, "checkpoint": record.checkpoint}  # fmt: skip
+              "details": cause.details, "checkpoint": record.checkpoint,
+              **_host(record)}  # fmt: skip
     if cause.kept >= 0:
         result["kept"] = cause.kept
     return Decision(_settled(record), orders, JobState.FAILED, result)
@@ -641,10 +646,16 @@ def _stopped(
     record: JobRecord, orders: Mapping[str, HostOrder | None] | None = None, cause: str = ""
 ) -> Decision:
     """cause : of the stop, or of what it left undone, if it is known."""
-    result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint}
+    result = {"state": JobState.STOPPED.value, "code": 5, "checkpoint": record.checkpoint,
+              **_host(record)}  # fmt: skip
     if cause:
         result["cause"] = cause
     return Decision(_settled(record), orders or {}, JobState.STOPPED, result)
+
+
+def _host(record: JobRecord) -> dict[str, str]:
+    """The primary host of an attempt that is over, for its result: its log is read first."""
+    return {"host": record.primary} if record.primary else {}
 
 
 def _settled(record: JobRecord) -> JobRecord:

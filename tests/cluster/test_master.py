@@ -124,6 +124,22 @@ def test_what_would_come_again_is_not_repeated():
     assert found.result["cause"] == "AttributeError" and found.result["code"] == 1
 
 
+def test_the_result_of_what_failed_or_was_stopped_has_its_primary_host():
+    """The logs of other hosts came first, and the last lines of a short job not at all."""
+    failure = HostFailure("AttributeError", is_final=True)
+    reports = {"a": HostReport(STOPPED), "b": HostReport(FAILED, failure=failure)}
+    failed = decide(saying(running(), **reports))
+    assert failed is not None and failed.result is not None
+    assert (failed.state, failed.result["host"]) == (JobState.FAILED, "a")
+    stopped = replace(running(), state=JobState.STOPPING, wants_now=True)
+    stopped = after(stopped, decide(stopped))
+    found = decide(saying(stopped, a=HostReport(STOPPED), b=HostReport(STOPPED)))
+    assert found is not None and found.result is not None
+    assert (found.state, found.result["host"]) == (JobState.STOPPED, "a")
+    waits = decide(replace(start(), state=JobState.STOPPING))
+    assert waits is not None and waits.result is not None and "host" not in waits.result
+
+
 def test_the_failure_that_zookeeper_heard_of_first_is_the_cause():
     first, second = HostFailure("task 3 crashed", when=11), HostFailure("task 0 crashed", when=12)
     reports = {"a": HostReport(FAILED, failure=second), "b": HostReport(FAILED, failure=first)}

@@ -221,6 +221,22 @@ def test_a_job_that_is_refused_while_it_runs_is_ended_first_and_leaves_its_slots
     cluster.wait("next", JobState.RUNNING)
 
 
+def test_a_record_that_cannot_be_read_is_told_once_with_what_follows(cluster, caplog):
+    """The job lost its places, groups and checkpoint without a word to those who wait for it."""
+    cluster.enter("one", slots=8)  # more than there are: its master looks again and again
+    cluster.coord.set(cluster.at.record("one"), b'{"attempt": 3, "novel": 1}')
+    cluster.start_masters("h1")
+    wait_until(lambda: cluster.coord.get(cluster.at.record("one")).version > 1)
+    cluster.wait_reason("one", "waits for 8 slots")
+    record = cluster.record("one")
+    what = f"{cluster.at.record('one')} cannot be read (Object contains unknown field `novel`)"
+    assert record.trouble.startswith(what) and record.n_restarts == 1
+    assert "it begins anew as attempt 1" in record.trouble
+    assert [r.getMessage() for r in caplog.records].count(
+        f"record left out job=one reason={record.trouble}"
+    ) == 1
+
+
 def test_an_order_has_what_is_its_hosts_alone_however_many_hosts_there_are(cluster):
     hosts = [f"v{k}" for k in range(40)]
     for host in hosts:
