@@ -283,7 +283,10 @@ class StandstillNotice:
         self.whom, self.told = whom, ""
 
     def look(self, cluster: ClusterClient) -> None:
-        before, self.told = self.told, cluster.standstill()
+        self.hear(cluster.standstill())
+
+    def hear(self, standstill: str) -> None:
+        before, self.told = self.told, standstill
         if self.told and not before:
             terminal.say(f"{self.whom} {self.told}")
 

@@ -21,17 +21,22 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
     save a checkpoint at the next boundary, and N go on from it, to the same result.
     """
     from horn import terminal
+    from horn.cli._remote import StandstillNotice
 
     limit_s = terminal.duration(timeout)
     many = f"{groups} group{'s' * (groups > 1)}"
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
         cluster.scale(name, groups)
+        notice = StandstillNotice(f"Job {name}")
         if no_wait:
             terminal.say(f"Job {name} is to have {many}.")
+            notice.look(cluster)
             return 0
         try:
-            status = cluster.wait_scaled(name, groups, limit_s)
+            status = cluster.wait_scaled(
+                name, groups, limit_s, lambda status: notice.hear(status.standstill)
+            )
         except KeyboardInterrupt as error:
             terminal.say(f"\nNot waited for any longer; job {name} is to have {many}.")
             return ending_of(error)[1]

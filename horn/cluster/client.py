@@ -16,7 +16,7 @@ import re
 import secrets
 import time
 import unicodedata
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -603,13 +603,22 @@ class ClusterClient:
                 f"a worker there with more --slots"
             )
 
-    def wait_scaled(self, job: str, n_groups: int, timeout_s: float | None) -> JobStatus:
+    def wait_scaled(
+        self,
+        job: str,
+        n_groups: int,
+        timeout_s: float | None,
+        hear: Callable[[JobStatus], None] | None = None,
+    ) -> JobStatus:
         """Wait until so many groups have allocations and leaving ones have left, or all have
-        restarted. Raises horn's Timeout. Conflict: the job ends, or goes on with its old number.
+        restarted. hear : called with each status that is looked at. Raises horn's Timeout.
+        Conflict: the job ends, or goes on with its old number.
         """
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             status = self.status(job)
+            if hear is not None:
+                hear(status)
             record = status.record
             here = len(record.groups) or (status.submission.groups if status.submission else 0)
             if status.state in ENDED:

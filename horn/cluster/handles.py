@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import tempfile
 import time
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from horn.run_result import Run
     from horn.strategies import Strategy
     from horn.training.history import History
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -227,11 +230,14 @@ class SubmittedJob:
         return History(self.cluster.retry(lambda client: client.history(self.id)))
 
     def wait(self, timeout: float | None = None) -> str:
-        """Wait until the job is over; its state. timeout : seconds. Raises horn's Timeout."""
+        """Wait until the job is over; its state. timeout : seconds. That no worker is up for it is
+        logged as a warning. Raises horn's Timeout.
+        """
         if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
             raise JobError(f"timeout is a number of seconds, as 300 for 5 minutes; got {timeout!r}")
         ends = None if timeout is None else time.monotonic() + timeout
-        while not self.is_over:
+        look = _Look(self)
+        while not look.is_over():
             if ends is not None and time.monotonic() > ends:
                 status = self.status
                 why = f": it {status.reason}" if status.reason else ""
@@ -350,12 +356,31 @@ class SubmittedJob:
         return self._awaited().__await__()
 
     async def _awaited(self) -> Run:
-        while not await asyncio.to_thread(lambda: self.is_over):
+        look = _Look(self)
+        while not await asyncio.to_thread(look.is_over):
             await asyncio.sleep(LOOK_S)
         return await asyncio.to_thread(self._result)
 
     def __repr__(self) -> str:
         return f"<SubmittedJob {self.id}>"
+
+
+class _Look:
+    """Looks whether a job is over, and warns that it stands still: once each time it begins to."""
+
+    def __init__(self, job: SubmittedJob) -> None:
+        self.job, self.told = job, ""
+
+    def is_over(self) -> bool:
+        def look(client: ClusterClient) -> tuple[bool, str]:
+            is_over = client.jobs.state(self.job.id) in ENDED
+            return is_over, "" if is_over else client.standstill()
+
+        before = self.told
+        is_over, self.told = self.job.cluster.retry(look)
+        if self.told and not before:
+            logger.warning("job %s %s", self.job.id, self.told)
+        return is_over
 
 
 def _check_words(settings: Any, arguments: Any, name: Any) -> None:

@@ -8,6 +8,7 @@ have landed is looked up before it is repeated. Written over one asynchronous ``
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -249,8 +250,10 @@ class Nodes(ABC):
                 return list(reply.value)
 
     def remove(self, path: str) -> bool:
-        """Remove a node and all below it; False if it was not there."""
-        found = False
+        """Remove a node and all below it; False if it was not there. Raises Conflict: others create
+        nodes below it again and again.
+        """
+        found, ends = False, math.inf
         while True:
             below = [path]
             for folder in below:  # grows while it is read: parents before children
@@ -259,8 +262,14 @@ class Nodes(ABC):
                 for at in reversed(below):
                     found = self.delete(at) or found
                 return found
-            except Conflict:
-                continue  # another process created below it in the meantime
+            except Conflict as error:  # another process created below it in the meantime
+                now = time.monotonic()
+                ends = min(ends, now + ANSWER_S)  # a large tree may take longer, without others
+                if now >= ends:
+                    raise Conflict(
+                        f"{path} is not removed: others have created nodes below it for "
+                        f"{ANSWER_S:g} s ({error}); end them first"
+                    ) from None
 
 
 def _check_size(path: str, data: bytes) -> None:

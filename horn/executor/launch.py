@@ -692,7 +692,7 @@ class JobEntry:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.jobs.forget(self.job_id)
-        except ClusterError as error:
+        except (ClusterError, Conflict) as error:
             if self.server is None:  # else it goes with the server
                 logger.warning("job not removed job=%s reason=%s", self.job_id, error)
         finally:

@@ -13,14 +13,14 @@ import zk
 from horn import terminal
 from horn.cli import doctor
 from horn.cli._remote import JobWatcher, StandstillNotice
-from horn.cluster import submission
+from horn.cluster import handles, submission
 from horn.cluster.client import ClusterClient, JobStatus
 from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.submission import Submission
 from horn.coordination.jobs import JobState
 from horn.coordination.membership import Membership
 from horn.coordination.paths import LAYOUT
-from horn.errors import Conflict, ProtocolError
+from horn.errors import Conflict, ProtocolError, Timeout
 from tests.cli.conftest import Result
 
 Run = Callable[..., Result]
@@ -78,6 +78,43 @@ def test_who_waits_for_a_job_without_workers_is_told_so(alone: ClusterClient, ru
     done = run("resume", JOB)
     kind = "what FAILED or was STOPPED is resumed"
     assert (done.code, done.err) == (6, f"Error: job {JOB!r} is STOPPING; {kind}; {ends}")
+
+
+@pytest.mark.net
+def test_who_waits_for_other_groups_without_workers_is_told_so(alone: ClusterClient, run: Run):
+    """It waited for ten minutes without a word."""
+    wanted = Submission(job=JOB, target="job.py", package="ab" * 32, user="u", groups=2, servers=1,
+                        strategy="downpour")  # fmt: skip
+    alone.coord.set(alone.paths.spec(JOB), submission.unsigned(wanted))
+    line = f"Job {JOB} {still(alone)}\n"
+    done = run("scale", JOB, "--groups", "1", "--timeout", "0s")
+    late = f"Error: job {JOB} has 2 groups after 0 s: it {still(alone)}\n"
+    assert (done.code, done.err) == (124, line + late)
+    done = run("scale", JOB, "--groups", "1", "--no-wait")
+    assert (done.code, done.err) == (0, f"Job {JOB} is to have 1 group.\n{line}")
+
+
+@pytest.mark.net
+def test_who_waits_for_a_job_in_python_without_workers_is_told_so_once(
+    alone: ClusterClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    told = f"job {JOB} {still(alone)}"
+    with handles.Cluster(alone.hosts) as cluster:
+        job, looks, standstill = cluster.job(JOB), list[str](), ClusterClient.standstill
+        with pytest.raises(Timeout, match="is RUNNING after 0 s: it stands still"):
+            job.wait(timeout=0)
+        assert [record.getMessage() for record in caplog.records] == [told]
+
+        def look(client: ClusterClient) -> str:
+            looks.append(standstill(client))
+            if len(looks) == 3:
+                alone.coord.set(alone.paths.state(JOB), b"STOPPED")
+            return looks[-1]
+
+        monkeypatch.setattr(ClusterClient, "standstill", look)
+        monkeypatch.setattr(handles, "LOOK_S", 0.0)
+        assert job.wait() == "STOPPED"
+    assert [record.getMessage() for record in caplog.records] == [told] * 2 and len(looks) == 3
 
 
 @pytest.mark.net

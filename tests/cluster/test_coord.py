@@ -21,6 +21,7 @@ from kazoo.protocol.states import KazooState
 
 import zk
 from horn import errors
+from horn.coordination import nodes
 from horn.coordination.records import (
     Check,
     ConnectionResumed,
@@ -66,6 +67,27 @@ def test_primitives_say_what_they_met(zookeeper, connect):
     with pytest.raises(errors.JobError, match="1,000,001 bytes"):
         coord.create(f"{root}/big", bytes(1_000_001))
     coord.sync(root)
+
+
+def test_a_tree_that_another_fills_again_and_again_is_given_up(zookeeper, connect, monkeypatch):
+    """It was removed for ever: of a job that is removed while a task of it still registers."""
+    coord, root = connect(), zookeeper.root
+    coord.ensure(f"{root}/x/y")
+    children, n_looks = coord.children, 0
+
+    def late(path: str) -> list[str]:
+        nonlocal n_looks
+        found, n_looks = children(path), n_looks + 1
+        assert n_looks < 100, "it does not end"
+        if not found and path == f"{root}/x/y":
+            coord.create(f"{path}/{n_looks}")
+            return []
+        return [name for name in found if not name.isdigit()]
+
+    monkeypatch.setattr(coord, "children", late)
+    monkeypatch.setattr(nodes, "ANSWER_S", 0.0)
+    with pytest.raises(errors.Conflict, match=r"/x is not removed: .*/x/y is not empty\); end"):
+        coord.remove(f"{root}/x")
 
 
 def test_a_transaction_is_all_or_nothing_and_says_which_step(zookeeper, connect):
