@@ -16,6 +16,7 @@ import click
 
 from horn import defaults
 from horn.errors import JobError, set_once
+from horn.process_stat import START_TICKS, process_stat
 from horn.training.progress import LineProgress, Progress, count, figure, line
 
 if TYPE_CHECKING:
@@ -229,8 +230,7 @@ class ProgressBar(Progress):
 def seconds_since_start() -> float:
     """The age of this process in seconds; 0 where the system does not say."""
     try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        ticks = int(process_stat(os.getpid())[START_TICKS])
         with open("/proc/uptime", "rb") as file:
             uptime_s = float(file.read().split()[0])
     except (OSError, ValueError, IndexError):

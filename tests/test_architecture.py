@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = [
     {"own_lines", "statements"},
     {"errors", "openblas", "mistakes", "html", "patience", "topology", "math", "random", "_kernels",
-     "layer_costs", "version", "prompt", "plain_values", "atomic_write", "defaults"},
+     "layer_costs", "version", "prompt", "plain_values", "atomic_write", "defaults",
+     "process_stat"},
     {"texts", "formats"},
     {"module_source"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horn.security.keys import Key
 
 F = TypeVar("F", bound=Callable[..., Any])
-ENDS = "horn.ends"  # in a command's context: what ends the cluster, and its jobs with it
+ENDED_BY = "horn.ends"  # in a command's context: what ends the cluster, and its jobs with it
 
 
 def options(function: F) -> F:

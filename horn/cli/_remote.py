@@ -16,7 +16,7 @@ import click
 from horn import settings, terminal
 from horn.cli import _cluster
 from horn.errors import ClusterError, JobError, NotFound, Timeout
-from horn.training.interrupts import ENDS, ending_of, exception_of, interrupts
+from horn.training.interrupts import ENDING_SIGNALS, ending_of, exception_of, interrupts
 
 if TYPE_CHECKING:
     from horn.cluster.client import ClusterClient, JobStatus
@@ -125,7 +125,7 @@ class JobWatcher:
 
     def show_news(self, cluster: ClusterClient) -> bool:
         """Show the job's news, in this session; whether it has ended. Raises horn's Timeout."""
-        from horn.coordination.jobs import ENDED, JobState
+        from horn.coordination.jobs import JobState
 
         status = cluster.status(self.job)
         if status.state is JobState.PENDING and time.monotonic() > self.ends:
@@ -144,21 +144,23 @@ class JobWatcher:
                 speed = float(at.get("samples_per_s") or 0.0)
                 self.progress.step(int(at["epoch"]), key[1], float(at["loss"]), speed)
         self._say(status)
-        return status.state in ENDED
+        return status.state.is_over
 
     def _say(self, status: JobStatus) -> None:
         """Show why the job waits, once each time it begins to, or its last failure; if quiet only
         the reason of a wait, which may last for ever.
         """
+        from horn.coordination.jobs import JobState
+
         waits, failed = "", self._failed
         if status.standstill:
             waits = f"Job {self.job} {status.standstill}"
         elif status.reason:
             waits = f"{status.state.value}: {status.reason}"
-        elif status.record.trouble and status.state.value in ("RESTARTING", "RUNNING"):
+        elif status.record.trouble and status.state in (JobState.RESTARTING, JobState.RUNNING):
             first = status.record.trouble.splitlines()[0]
             failed = f"Restarting (attempt {status.record.n_restarts + 1}): {first}"
-        runs = status.state.value == "RUNNING" and not status.standstill
+        runs = status.state is JobState.RUNNING and not status.standstill
         is_halted = not runs or not status.record.reason
         if waits not in ("", self._waits) and (is_halted or not self.quiet):
             self._note(waits, is_needed=True)
@@ -225,7 +227,7 @@ def attach(
         finally:
             watch.end()
     except KeyboardInterrupt as error:
-        ends = click.get_current_context().meta.get(_cluster.ENDS)
+        ends = click.get_current_context().meta.get(_cluster.ENDED_BY)
         goes_on = f"Detached; the job goes on. horn logs -f {job} · horn stop {job}"
         terminal.say(f"\nThe job {job} ends with {ends}." if ends else f"\n{goes_on}")
         return ending_of(error)[1]
@@ -256,7 +258,7 @@ def until_over(
     """Look again and again until it is over, in a new session when one is lost. Ctrl-C, SIGTERM and
     SIGHUP are exceptions after a look: it holds locks, and a finalizer may hear of them.
     """
-    with interrupts(stop := threading.Event(), numbers=ENDS) as heard:
+    with interrupts(stop := threading.Event(), numbers=ENDING_SIGNALS) as heard:
         try:
             while not cluster.retry(look, stop):
                 if stop.wait(pause_s):
@@ -316,10 +318,12 @@ def wait(
 
 
 def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
+    from horn.coordination.jobs import JobState
+
     status = cluster.status(job)
-    result, state = status.result, status.state.value
-    ends = click.get_current_context().meta.get(_cluster.ENDS, "")
-    if state == "SUCCEEDED":
+    result, state = status.result, status.state
+    ends = click.get_current_context().meta.get(_cluster.ENDED_BY, "")
+    if state is JobState.SUCCEEDED:
         cluster.fetch_model(job, path)
         if not quiet:
             if result.get("stopped_early"):
@@ -329,7 +333,7 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
                 f"Job {job} SUCCEEDED in {float(result.get('seconds') or 0.0):.1f} s · "
                 f"{result.get('iterations', 0):,} updates"
             )
-    elif state == "FAILED":
+    elif state is JobState.FAILED:
         for line in _cluster.failure(job, result, ends):
             terminal.say(line)
     elif not quiet or result.get("cause"):
@@ -342,12 +346,12 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
         terminal.say(f"Job {job} was STOPPED.{'' if ends else goes_on}")
     if as_json:
         found = {
-            "schema": "horn.run/1", "job": job, "state": state,
-            "model": str(path) if state == "SUCCEEDED" else None,
+            "schema": "horn.run/1", "job": job, "state": state.value,
+            "model": str(path) if state is JobState.SUCCEEDED else None,
             **{k: v for k, v in result.items() if k not in ("state", "code", "host")},
         }  # fmt: skip
         terminal.print_json(found)
-    elif state == "SUCCEEDED":
+    elif state is JobState.SUCCEEDED:
         for where, values in dict(result.get("metrics") or {}).items():
             click.echo(f"{where} {terminal.metrics(values)}")
         if not quiet:

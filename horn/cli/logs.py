@@ -97,10 +97,8 @@ class _Reader:
 
     def follow(self, cluster: ClusterClient) -> bool:
         """Print new lines, in this session; whether it is over: no line comes after the end."""
-        from horn.coordination.jobs import ENDED
-
         self.print_new(cluster)
-        has_ended, self._has_ended = self._has_ended, cluster.jobs.state(self.job) in ENDED
+        has_ended, self._has_ended = self._has_ended, cluster.jobs.state(self.job).is_over
         if not self._has_ended:
             self._notice.look(cluster)
         return has_ended

@@ -78,9 +78,8 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
 def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     from horn import terminal
     from horn.cluster.master import QUEUES  # the column says it
-    from horn.coordination.jobs import ENDED
 
-    statuses = [s for s in cluster.active() if s.state not in ENDED]
+    statuses = [s for s in cluster.active() if not s.state.is_over]
     hosts = cluster.free(cluster.workers())
     slots, free = (sum(getattr(h, what) for h in hosts.values()) for what in ("slots", "free"))
     known = len(cluster.coord.children(cluster.paths.all_orders()))  # there now, or before
@@ -123,6 +122,7 @@ def _show_job(cluster: ClusterClient, job: str, as_json: bool) -> None:
 
 def _details(status: JobStatus, up: Container[str]) -> list[str]:
     from horn import terminal
+    from horn.coordination.jobs import JobState
 
     record, result = status.record, status.result
     lines: list[Any] = []
@@ -145,7 +145,7 @@ def _details(status: JobStatus, up: Container[str]) -> list[str]:
         lines.append(f"Note: {status.unkept}")
     if status.note and status.note != status.unkept:
         lines.append(f"Noted last: {status.note}")
-    if status.state.value == "FAILED":
+    if status.state is JobState.FAILED:
         lines += _cluster.failure(status.job, result)
     elif result.get("cause"):
         lines.append(f"{status.state.value}: {result['cause']}")

@@ -98,9 +98,10 @@ def _tell(status: JobStatus, unkept: str, now: bool) -> bool:
     was kept before, "" if it was. now : that it was not to be saved.
     """
     from horn import terminal
+    from horn.coordination.jobs import JobState
 
     job = status.job
-    cause = str(status.result.get("cause", "")) if status.state.value == "STOPPED" else ""
+    cause = str(status.result.get("cause", "")) if status.state is JobState.STOPPED else ""
     saved = " · no checkpoint: horn resume would begin anew"
     if status.record.checkpoint >= 0:
         saved = f" · last checkpoint: iteration {status.record.checkpoint:,}"
@@ -109,4 +110,4 @@ def _tell(status: JobStatus, unkept: str, now: bool) -> bool:
     terminal.say(f"Job {job} {status.state.value}{saved}")
     if cause:
         terminal.say(f"Job {job}: {cause}")
-    return bool(cause) or (status.state.value == "FAILED" and not now)
+    return bool(cause) or (status.state is JobState.FAILED and not now)

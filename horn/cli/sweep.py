@@ -306,7 +306,6 @@ def _on_cluster(
     from horn import terminal
     from horn.cli._remote import StandstillNotice, until_over
     from horn.cluster.handles import Cluster
-    from horn.coordination.jobs import ENDED
 
     names = ("groups", "tasks", "strategy", "seed", "working_dir")
     asked = {name: options[name] for name in names}
@@ -326,7 +325,7 @@ def _on_cluster(
             except NotFound:
                 trial.ended("REMOVED", {}, f"somebody has removed job {job}")
             else:
-                if status.state not in ENDED:
+                if not status.state.is_over:
                     continue
                 result = status.result
                 is_diverged = int(result.get("code") or 0) == 7

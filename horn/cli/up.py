@@ -221,7 +221,7 @@ def _submit(hosts: str, key_file: str | None, words: tuple[str, ...], slots: int
     more = ["--zk", hosts, *(["--key", key_file] if key_file else [])]
     try:
         with submit.make_context("horn submit", [*more, *words]) as context:
-            context.meta[_cluster.ENDS] = "horn up"
+            context.meta[_cluster.ENDED_BY] = "horn up"
             asked = context.params
             if asked["detach"]:
                 raise JobError("--detach: the job would end with its cluster, at once")

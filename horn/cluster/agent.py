@@ -25,7 +25,7 @@ import msgspec
 from horn.cluster.capacity import HostCapacity, bracketed, default_folder, terms
 from horn.cluster.file_service import FileService
 from horn.cluster.job_controller import JobController
-from horn.cluster.master import GONE, LAST, RUN, STARTING, HostOrder
+from horn.cluster.master import ENDED_PHASES, GONE, RUN, STARTING, HostOrder
 from horn.cluster.preparation import JobPreparer, PackageMissing, record_of
 from horn.cluster.runner_protocol import AddStandby, Assignment, StandbySize
 from horn.cluster.runners import JobRun, RunnerProcess
@@ -372,7 +372,7 @@ class Agent:
         threading.Thread(target=prepare, name="horn-prepare", daemon=True).start()
 
     def _begin(self, run: JobRun, assignment: Assignment) -> None:
-        if run.report.phase in LAST:
+        if run.report.phase in ENDED_PHASES:
             self.store.drop_work(run.job, run.attempt)
             return
         runner, self._warm = self._warm, None
@@ -426,7 +426,7 @@ class Agent:
                 except UNWRITABLE as error:
                     logger.error("progress not written job=%s reason=%s", run.job, error)
                 run.progress, run.written_s = None, now
-            if run.is_told or (run.report.phase in LAST and not run.is_over):
+            if run.is_told or (run.report.phase in ENDED_PHASES and not run.is_over):
                 continue  # the final report is sent once nothing runs any more
             run.is_told = True
             path = paths.report(run.job, run.attempt, self.name)

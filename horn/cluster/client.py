@@ -31,7 +31,7 @@ from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unkept,
 from horn.cluster.scheduler import Host, check_files, scattered
 from horn.cluster.submission import Submission
 from horn.coordination import paths
-from horn.coordination.jobs import ENDED, Jobs, JobState, node_of
+from horn.coordination.jobs import Jobs, JobState, node_of
 from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Check, Put, Step, Znode
 from horn.coordination.session import Session
@@ -59,7 +59,7 @@ UNREADABLE = (ValueError, msgspec.MsgspecError)  # errors of a node that this ho
 UNANSWERED = (ClusterError, ProtocolError)  # of a worker that has gone, or has another horn
 TOGETHER = 100  # jobs that are read in one round trip
 COPIES = 2  # agents that get a package, so that the loss of one loses no job
-LAST = "@last"
+LAST_JOB = "@last"  # the word for the newest job of who asks
 SHORT_S = 5.0  # for a command to reach ZooKeeper
 FILE_S = 600.0  # for a file of a job to come
 FILE_BYTES = 2**40  # of one at most
@@ -112,7 +112,7 @@ class JobStatus:
     def reached(self) -> Mapping[str, Any]:
         """The progress, or after a success the result, which has all of the last row."""
         at, result = self.progress, self.result
-        if self.state.value != "SUCCEEDED":
+        if self.state is not JobState.SUCCEEDED:
             return at
         last = (result.get("history") or [{}])[-1]
         ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
@@ -364,7 +364,7 @@ class ClusterClient:
         if not word:  # as of a variable of the shell that is not set
             raise JobError('JOB is "": write an id, the beginning of one, or @last')
         names = self.coord.children(self.paths.jobs())
-        if word == LAST:
+        if word == LAST_JOB:
             mine = user()
             for listed in self.all_jobs():
                 if listed.user == mine:
@@ -418,7 +418,7 @@ class ClusterClient:
             job, now, found, read,
             _json(progress), _json(result), spec.made_s, spec.created,
             max(self.now_s() - spec.made_s, 0.0),
-            "" if now in ENDED else self._standstill(workers),
+            "" if now.is_over else self._standstill(workers),
         )  # fmt: skip
 
     def _packages(self, jobs: Sequence[str]) -> Iterator[str]:
@@ -524,7 +524,7 @@ class ClusterClient:
         wish = NOW + why.encode() if now else b""
         for _ in range(20):
             state = self.jobs.state(job)
-            if state in ENDED:
+            if state.is_over:
                 raise Conflict(f"job {job!r} is {state.value} already")
             steps: list[Step] = [Put(self.paths.wish(job), wish)]
             if state is not JobState.STOPPING:
@@ -575,7 +575,8 @@ class ClusterClient:
                 f"saved now: {why}. Mend that, and ask again once one is saved (horn logs {job})"
             )
         state = node_of(self.coord, self.paths.state(job), job)
-        if (now := JobState(state.data.decode())) in {*ENDED, JobState.STOPPING}:
+        now = JobState(state.data.decode())
+        if now.is_over or now is JobState.STOPPING:
             raise Conflict(f"job {job!r} is {now.value}; only one that runs can be scaled")
         wish = Put(self.paths.wish(job), GROUPS + str(n_groups).encode())
         try:
@@ -621,7 +622,7 @@ class ClusterClient:
                 hear(status)
             record = status.record
             here = len(record.groups) or (status.submission.groups if status.submission else 0)
-            if status.state in ENDED:
+            if status.state.is_over:
                 raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
             if record.allocations and here == n_groups and not record.leaving:
                 found = status.submission

@@ -24,7 +24,7 @@ from horn.cluster.package import MAX_BYTES
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
-from horn.coordination.jobs import ENDED
+from horn.coordination.jobs import JobState
 from horn.errors import (
     ClusterError,
     Conflict,
@@ -215,7 +215,7 @@ class SubmittedJob:
 
     @property
     def is_over(self) -> bool:
-        return self.cluster.retry(lambda client: client.jobs.state(self.id)) in ENDED
+        return self.cluster.retry(lambda client: client.jobs.state(self.id)).is_over
 
     @property
     def progress(self) -> Mapping[str, Any]:
@@ -261,8 +261,8 @@ class SubmittedJob:
         from horn.training.history import History
 
         status = self.status
-        result, state = status.result, status.state.value
-        if state == "STOPPED":
+        result, state = status.result, status.state
+        if state is JobState.STOPPED:
             at = int(result.get("checkpoint", -1))
             saved = f"a checkpoint of it; horn resume {self.id} goes on from there"
             last = int(status.reached.get("iteration") or 0)
@@ -270,10 +270,10 @@ class SubmittedJob:
             if "cause" in result:  # where its model is kept
                 error.add_note(str(result["cause"]))
             raise error
-        if state != "SUCCEEDED":
+        if state is not JobState.SUCCEEDED:
             cause = str(result.get("cause", "the reason is not known"))
             kind = Diverged if result.get("code") == 7 else JobFailed
-            failed = kind(f"job {self.id} {state}: {cause}\nFull log: horn logs {self.id}")
+            failed = kind(f"job {self.id} {state.value}: {cause}\nFull log: horn logs {self.id}")
             if "kept" in result:
                 failed.iteration = int(result["kept"])
                 with contextlib.suppress(ClusterError, NotFound):  # its worker is down
@@ -283,7 +283,7 @@ class SubmittedJob:
         return Run(
             model,
             History(result.get("history") or []),
-            state,
+            state.value,
             float(result.get("seconds") or 0.0),
             int(result.get("epochs") or 0),
             int(result.get("iterations") or 0),
@@ -373,7 +373,7 @@ class _Look:
 
     def is_over(self) -> bool:
         def look(client: ClusterClient) -> tuple[bool, str]:
-            is_over = client.jobs.state(self.job.id) in ENDED
+            is_over = client.jobs.state(self.job.id).is_over
             return is_over, "" if is_over else client.standstill()
 
         before = self.told

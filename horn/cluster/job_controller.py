@@ -29,7 +29,7 @@ from horn.cluster.master import (
 )
 from horn.cluster.scheduler import Host, ResourceRequest
 from horn.coordination.election import Candidate, Leadership, commit_as
-from horn.coordination.jobs import ENDED, Jobs, JobState
+from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import FolderView, Member, Membership
 from horn.coordination.records import Create, Delete, Put, Step, Znode
 from horn.coordination.session import Session
@@ -282,7 +282,7 @@ class _Candidacy:
             if Jobs(self.coord).remove_unfinished(self.name):
                 logger.warning("unfinished job removed job=%s", self.name)
             return False
-        if state is None or state in ENDED or not {"spec", "record"} <= set(nodes):
+        if state is None or state.is_over or not {"spec", "record"} <= set(nodes):
             self._resign()
             return False
         if self.candidate is None:
@@ -388,7 +388,7 @@ class _Candidacy:
         steps: list[Step] = [Put(at.record(job), _ENCODE(found.record), nodes["record"].version)]
         if found.state is not None:
             steps.append(Put(at.state(job), found.state.value.encode(), nodes["state"].version))
-            if found.state in ENDED:
+            if found.state.is_over:
                 steps += [Put(at.wish(job), b""), Delete(at.active(job))]
         if found.result is not None:
             result = msgspec.json.encode(dict(found.result))  # columns in their order, as a run has

@@ -14,13 +14,13 @@ import msgspec
 
 from horn import defaults
 from horn.cluster.scheduler import Host, ResourceRequest, Unschedulable, allocate, differs, grown
-from horn.coordination.jobs import ENDED, JobState
+from horn.coordination.jobs import JobState
 
 RUN, STOP, END = "run", "stop", "end"  # aims of an order, in the order in which they can follow
 AIMS = (RUN, STOP, END)
 STARTING, RUNNING = "starting", "running"
 FINISHED, FAILED, STOPPED, GONE = "finished", "failed", "stopped", "ended"
-LAST = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases in which no process is left
+ENDED_PHASES = frozenset({FINISHED, FAILED, STOPPED, GONE})  # phases in which no process is left
 
 MAX_PARTED = 4  # pairs to be remembered: all ways to keep them apart are tried
 # Not with its place there: each job that leaves the queue would have all others written anew.
@@ -174,7 +174,7 @@ class Decision:
 
 def decide(snapshot: JobSnapshot) -> Decision | None:
     """The next decision; None if there is nothing to do until something changes."""
-    if snapshot.state in ENDED:
+    if snapshot.state.is_over:
         return None
     if snapshot.wants_groups and snapshot.wants_groups != snapshot.record.n_wanted:
         return Decision(_changed(snapshot.record, n_wanted=snapshot.wants_groups, n_refused=0))
@@ -216,7 +216,7 @@ def keep_groups(snapshot: JobSnapshot, reason: str) -> Decision | None:
 def ended(snapshot: JobSnapshot) -> frozenset[str]:
     """The hosts on which no process of the attempt runs any more, for sure."""
     allocations = snapshot.record.allocations
-    done = {h for h, report in _reports(snapshot).items() if report.phase in LAST}
+    done = {h for h, report in _reports(snapshot).items() if report.phase in ENDED_PHASES}
     return frozenset(done | {name for name in allocations if is_gone(snapshot, name)})
 
 
@@ -590,9 +590,10 @@ def first_cause(snapshot: JobSnapshot, reports: Mapping[str, HostReport]) -> Hos
     if own:
         # A failure that would recur is the cause, even if later: the others may follow from it.
         return min(own, key=lambda f: (not f.is_final, f.when))
+    over = {name for name, report in reports.items() if report.phase in ENDED_PHASES}
     lost = sorted(
         name for name in snapshot.record.allocations
-        if is_gone(snapshot, name) and (name not in reports or reports[name].phase not in LAST)
+        if is_gone(snapshot, name) and name not in over
     )  # fmt: skip
     if lost:
         ranks = sum(len(snapshot.record.allocations[name].ranks) for name in lost)

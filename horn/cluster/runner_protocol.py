@@ -127,7 +127,7 @@ class CheckpointFailed(RunnerMessage, frozen=True):
 
 
 class RunnerFinished(RunnerMessage, frozen=True):
-    """The final message of a job runner. phase : one of master.LAST."""
+    """The final message of a job runner. phase : one of master.ENDED_PHASES."""
 
     phase: str
     failure: HostFailure | None = None

@@ -22,9 +22,9 @@ import msgspec
 from horn.cluster import runner_protocol as protocol
 from horn.cluster.master import (
     END,
+    ENDED_PHASES,
     FAILED,
     GONE,
-    LAST,
     RUN,
     RUNNING,
     STARTING,
@@ -42,6 +42,7 @@ from horn.executor.processes import paths_for_child, program
 from horn.patience import Patience
 from horn.process.exits import how_it_ended
 from horn.process.limits import environment, too_few_processes
+from horn.process_stat import SESSION, STATE, is_stopped, process_stat
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ class RunnerProcess:
     @property
     def is_stopped(self) -> bool:
         """Whether a signal or a debugger has stopped the process."""
-        return _state(self.process.pid)[:1] in ([b"T"], [b"t"])
+        return is_stopped(self.process.pid)
 
     def send(self, word: protocol.RunnerMessage) -> None:
         """Send a message without waiting: the process may be stopped, and an assignment large."""
@@ -187,17 +188,8 @@ def end_session(leader: int) -> None:
 
 def _session(pid: int) -> int:
     """The session of a process; 0 if it has ended."""
-    fields = _state(pid)
-    return 0 if not fields or fields[0] in (b"Z", b"X") else int(fields[3])
-
-
-def _state(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the state on; none without a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
+    fields = process_stat(pid)
+    return 0 if not fields or fields[STATE] in (b"Z", b"X") else int(fields[SESSION])
 
 
 class JobRun:
@@ -225,7 +217,7 @@ class JobRun:
     @property
     def is_over(self) -> bool:
         """Whether the last report is made, and no process is left."""
-        return self.report.phase in LAST and self.runner is None
+        return self.report.phase in ENDED_PHASES and self.runner is None
 
     def begin(self, runner: RunnerProcess, assignment: protocol.Assignment) -> None:
         self.runner = runner
@@ -317,7 +309,7 @@ class JobRun:
         unsaved: str | None = None,
     ) -> None:
         old = self.report
-        if old.phase in LAST:
+        if old.phase in ENDED_PHASES:
             return
         checkpoint = max(checkpoint, old.checkpoint)
         unsaved = old.unsaved if unsaved is None else unsaved

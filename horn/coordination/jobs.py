@@ -29,6 +29,11 @@ class JobState(enum.Enum):
     FAILED = "FAILED"
     STOPPED = "STOPPED"
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended, until horn resume."""
+        return self in ENDED
+
 
 # The states to which each may change; horn resume leads back to PENDING.
 _CHANGES = {
@@ -46,9 +51,9 @@ ENDED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED})
 
 def listing(at: Paths, job: str, old: JobState, new: JobState) -> list[Step]:
     """The steps that keep ``/active`` up to date with a change of state."""
-    if (old in ENDED) == (new in ENDED):
+    if old.is_over == new.is_over:
         return []
-    return [Delete(at.active(job)) if new in ENDED else Create(at.active(job))]
+    return [Delete(at.active(job)) if new.is_over else Create(at.active(job))]
 
 
 def node_of(coord: Session, path: str, job: str) -> Znode:
@@ -157,7 +162,7 @@ class Jobs:
         """
         with contextlib.suppress(ProtocolError):
             state = self.state(job)
-            if state not in ENDED:
+            if not state.is_over:
                 first = "stop it first"
                 if state is JobState.STOPPING:
                     first = f"wait for its end:  horn status {job} --wait"

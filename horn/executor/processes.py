@@ -19,6 +19,7 @@ from horn.errors import JobError
 from horn.executor import preload
 from horn.process import limits
 from horn.process.control import ControlChannel, ControlMessage
+from horn.process_stat import is_stopped
 
 logger = logging.getLogger(__name__)
 
@@ -125,11 +126,7 @@ class ChildProcess:
     @property
     def is_stopped(self) -> bool:
         """Whether SIGSTOP or a debugger has stopped the process."""
-        try:
-            with open(f"/proc/{self.process.pid}/stat", "rb") as file:
-                return file.read().rpartition(b")")[2].split()[0] in b"Tt"
-        except (OSError, IndexError):
-            return False
+        return is_stopped(self.process.pid)
 
     def where(self) -> str:
         """The task's Python stack, after a short wait."""

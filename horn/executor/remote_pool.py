@@ -201,7 +201,9 @@ class RemoteTaskPool:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Process ids by rank; 0 until its host has reported it. Updated in place."""
+        """Process ids by rank; 0 until its host has reported it. Updated in place; of a rank that
+        was dropped the last one stays, for its row of the counters.
+        """
         return self._pids
 
     def place(self, hosts: Mapping[int, str]) -> None:

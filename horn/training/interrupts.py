@@ -14,7 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 CTRL_C = (signal.SIGINT,)
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command
 AGAIN_S = 0.1  # for a finalizer to end
 
 
@@ -96,7 +96,7 @@ def _hear_again(lost: sys.UnraisableHookArgs) -> None:
 def signal_of(error: BaseException | None) -> signal.Signals | None:
     """The signal of which an exception tells; None if it tells of something else."""
     if isinstance(error, Ended):
-        return next((number for number in ENDS if error.code == 128 + number), None)
+        return next((number for number in ENDING_SIGNALS if error.code == 128 + number), None)
     return signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
 
 

@@ -20,7 +20,7 @@ from horn.training import deadline
 from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.history import History
 from horn.training.hooks import Hooks
-from horn.training.interrupts import ENDS, interrupts
+from horn.training.interrupts import ENDING_SIGNALS, interrupts
 from horn.training.progress import Progress
 
 
@@ -70,7 +70,7 @@ def test_a_signal_that_another_program_handles_is_left_to_it(monkeypatch: pytest
     """Python, embedded in it, cannot give it back: that was a TypeError at the end of a run."""
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
     monkeypatch.setattr(signal, "signal", lambda *given: pytest.fail(f"{given}"))
-    with interrupting(Deadline(100.0)), interrupts(threading.Event(), numbers=ENDS):
+    with interrupting(Deadline(100.0)), interrupts(threading.Event(), numbers=ENDING_SIGNALS):
         pass
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn.cluster.master import (
+    ENDED_PHASES,
     FAILED,
     FINISHED,
     GONE,
-    LAST,
     RUN,
     STARTING,
     STOP,
@@ -124,12 +124,12 @@ class World:
     def report(self, agent: Agent, phase: str, failure: HostFailure | None = None) -> None:
         assert agent.runs is not None
         old = self.reports.get((agent.runs, agent.name))
-        assert old is None or old.phase not in LAST
+        assert old is None or old.phase not in ENDED_PHASES
         self.reports[agent.runs, agent.name] = HostReport(
             phase, member=agent.member, failure=failure,
             checkpoint=-1 if old is None else old.checkpoint,
         )  # fmt: skip
-        if phase in LAST:
+        if phase in ENDED_PHASES:
             agent.runs = None
 
     def fail(self, name: str) -> None:
