@@ -38,7 +38,8 @@ from horn.errors import (
 )
 from horn.executor import launch as launching
 from horn.executor import processes
-from horn.executor.launch import JobEntry, launch, launch_at
+from horn.executor.job_entry import JobEntry
+from horn.executor.launch import launch, launch_at
 from horn.executor.processes import ChildProcess, import_paths
 from horn.executor.task_pool import TaskPool
 from horn.partition.placement import Placement
