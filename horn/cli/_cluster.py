@@ -12,7 +12,8 @@ import click
 from horn.errors import JobError
 
 if TYPE_CHECKING:
-    from horn.cluster.client import ClusterClient, JobStatus
+    from horn.cluster.client import ClusterClient
+    from horn.cluster.job_status import JobStatus
     from horn.cluster.reconnecting import ReconnectingClient
     from horn.coordination.jobs import JobState
     from horn.security.keys import Key

@@ -19,7 +19,8 @@ from horn.errors import ClusterError, JobError, NotFound, Timeout
 from horn.training.interrupts import ENDING_SIGNALS, ending_of, exception_of, interrupts
 
 if TYPE_CHECKING:
-    from horn.cluster.client import ClusterClient, JobStatus
+    from horn.cluster.client import ClusterClient
+    from horn.cluster.job_status import JobStatus
     from horn.cluster.reconnecting import ReconnectingClient
     from horn.coordination.jobs import JobState
     from horn.training.progress import Progress

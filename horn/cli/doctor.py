@@ -77,7 +77,7 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
     try:
         yield Finding("ZooKeeper", True, f"{zk_hosts} in {time.perf_counter() - begun:.2f} s")
         asked_s = time.time()
-        theirs_s = cluster.now_s()
+        theirs_s = cluster.reader.now_s()
         skew = theirs_s - min(max(theirs_s, asked_s), time.time())  # the answer took its time
         text = f"ZooKeeper's is {skew:+.1f} s from this one"
         yield Finding("Clock", abs(skew) < SKEW_S, text)

@@ -21,7 +21,7 @@ def command(zk_hosts: str | None, key_file: str | None, state: str | None, user:
 
     wanted = None if state is None else _cluster.state_named(state)
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
-        found, n_jobs = cluster.newest(limit, wanted, user)
+        found, n_jobs = cluster.reader.newest(limit, wanted, user)
     if n_jobs > limit:
         terminal.say(f"{limit} of {n_jobs} jobs; more with  --limit {n_jobs}")
     if as_json:

@@ -22,20 +22,21 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
     """
     from horn import terminal
     from horn.cli._remote import StandstillNotice
+    from horn.cluster.scaling import scale, wait_scaled
 
     limit_s = terminal.duration(timeout)
     many = f"{groups} group{'s' * (groups > 1)}"
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)
-        cluster.scale(name, groups)
+        scale(cluster, name, groups)
         notice = StandstillNotice(f"Job {name}")
         if no_wait:
             terminal.say(f"Job {name} is to have {many}.")
             notice.look(cluster)
             return 0
         try:
-            status = cluster.wait_scaled(
-                name, groups, limit_s, lambda status: notice.hear(status.standstill)
+            status = wait_scaled(
+                cluster, name, groups, limit_s, lambda status: notice.hear(status.standstill)
             )
         except KeyboardInterrupt as error:
             terminal.say(f"\nNot waited for any longer; job {name} is to have {many}.")

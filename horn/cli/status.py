@@ -11,7 +11,8 @@ from horn.cli import _cluster
 from horn.process.exits import outlive_reader
 
 if TYPE_CHECKING:
-    from horn.cluster.client import ClusterClient, JobStatus
+    from horn.cluster.client import ClusterClient
+    from horn.cluster.job_status import JobStatus
 
 LEAST_S = 0.1  # between two looks of --watch, which ask ZooKeeper for all jobs
 
@@ -79,7 +80,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
     from horn import terminal
     from horn.cluster.master import QUEUES  # the column says it
 
-    statuses = [s for s in cluster.active() if not s.state.is_over]
+    statuses = [s for s in cluster.reader.active() if not s.state.is_over]
     hosts = cluster.free(cluster.workers())
     slots, free = (sum(getattr(h, what) for h in hosts.values()) for what in ("slots", "free"))
     known = len(cluster.coord.children(cluster.paths.all_orders()))  # there now, or before
@@ -111,7 +112,7 @@ def _show_cluster(cluster: ClusterClient, as_json: bool) -> None:
 def _show_job(cluster: ClusterClient, job: str, as_json: bool) -> None:
     from horn import terminal
 
-    status = cluster.placed(cluster.status(job))
+    status = cluster.reader.placed(cluster.status(job))
     if as_json:
         terminal.print_json(_cluster.as_json(status))
         return

@@ -12,7 +12,8 @@ from horn.cli import _cluster
 from horn.training.interrupts import ending_of
 
 if TYPE_CHECKING:
-    from horn.cluster.client import ClusterClient, JobStatus
+    from horn.cluster.client import ClusterClient
+    from horn.cluster.job_status import JobStatus
 
 
 @click.command(short_help="End jobs: save a checkpoint, then stop.")

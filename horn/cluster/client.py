@@ -1,24 +1,19 @@
-"""A cluster's client, for commands: submit, look, follow, stop, resume, remove.
+"""A cluster's client, for commands: its session, its workers, jobs that are submitted, stopped and
+removed, and their files on workers.
 
-State is read from ZooKeeper, files from agents' services. Looking needs neither NumPy nor
-the engine.
+What ZooKeeper has of jobs is read by ``job_status``. Looking needs neither NumPy nor the engine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import getpass
 import itertools
 import json
 import logging
-import os
-import re
 import secrets
-import time
-import unicodedata
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,14 +21,16 @@ import msgspec
 
 from horn.atomic_write import atomic_write
 from horn.cluster import submission
-from horn.cluster.job_controller import GROUPS, NOW, allocated, host_of
-from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unkept, unsaved
+from horn.cluster.job_controller import NOW, allocated, host_of
+from horn.cluster.job_names import new_id, user
+from horn.cluster.job_status import UNREADABLE, JobReader, JobStatus
+from horn.cluster.master import JobRecord
 from horn.cluster.scheduler import Host, check_files, scattered
 from horn.cluster.submission import Submission
 from horn.coordination import paths
-from horn.coordination.jobs import Jobs, JobState, node_of
+from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import Member, Membership
-from horn.coordination.records import Check, Put, Step, Znode
+from horn.coordination.records import Put, Step, Znode
 from horn.coordination.session import Session
 from horn.errors import (
     ClusterError,
@@ -43,7 +40,6 @@ from horn.errors import (
     NotApplied,
     NotFound,
     ProtocolError,
-    Timeout,
 )
 from horn.security import tls
 from horn.security.keys import Key
@@ -55,78 +51,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (ValueError, msgspec.MsgspecError)  # errors of a node that this horn did not write
 UNANSWERED = (ClusterError, ProtocolError)  # of a worker that has gone, or has another horn
-TOGETHER = 100  # jobs that are read in one round trip
 COPIES = 2  # agents that get a package, so that the loss of one loses no job
 LAST_JOB = "@last"  # the word for the newest job of who asks
 SHORT_S = 5.0  # for a command to reach ZooKeeper
 FILE_S = 600.0  # for a file of a job to come
 FILE_BYTES = 2**40  # of one at most
-
-
-@dataclass(frozen=True)
-class JobStatus:
-    """A job, as far as ZooKeeper knows. ``age_s`` : since it was submitted, by its clock.
-    standstill : why nothing of it goes on, where no worker is up, nor a master to say so. place :
-    of a PENDING job in the queue, from 1, where it was asked for; else 0.
-    """
-
-    job: str
-    state: JobState
-    submission: Submission | None
-    record: JobRecord
-    progress: Mapping[str, Any]
-    result: Mapping[str, Any]
-    submitted_s: float
-    created: int
-    age_s: float
-    standstill: str = ""
-    place: int = 0
-
-    @property
-    def reason(self) -> str:
-        """What the job waits for: a worker, or what its master says, or its primary host."""
-        return self.standstill or self.record.reason or self._said("waits")
-
-    @property
-    def note(self) -> str:
-        """What its primary host has noted last, while it goes on."""
-        return self._said("note")
-
-    @property
-    def unkept(self) -> str:
-        """Why nothing of it is kept for a restart, in words; "" if it is, or is meant not to be."""
-        found = self.submission
-        if found is None or found.options.get("guests"):
-            return ""
-        return unkept(self.record.allocations, found.servers)
-
-    def _said(self, what: str) -> str:
-        """What the primary host of the present attempt has said: of one before it is over."""
-        goes_on = self.state in (JobState.RUNNING, JobState.STOPPING)
-        is_present = goes_on and self.progress.get("attempt") == self.record.attempt
-        return str(self.progress.get(what, "")) if is_present else ""
-
-    @property
-    def reached(self) -> Mapping[str, Any]:
-        """The progress, or after a success the result, which has all of the last row."""
-        at, result = self.progress, self.result
-        if self.state is not JobState.SUCCEEDED:
-            return at
-        last = (result.get("history") or [{}])[-1]
-        ends = {"iteration": result.get("iterations"), "epoch": result.get("epochs")}
-        known = {**last, **{name: n for name, n in ends.items() if isinstance(n, int)}}
-        return {**at, **{name: value for name, value in known.items() if value is not None}}
-
-
-class ListedJob(NamedTuple):
-    """A job of a list. user : its submitter's name, "" if its description cannot be read."""
-
-    job: str
-    state: JobState
-    user: str
-    created: int
 
 
 class JobLog(NamedTuple):
@@ -149,22 +79,25 @@ class ClusterClient:
     timeout_s: float = SHORT_S
     _stack: ExitStack = field(default_factory=ExitStack)
     _holder: str = field(default_factory=lambda: secrets.token_hex(8))  # of packages, on workers
-    _clock_s: float | None = None  # ZooKeeper's clock, less the monotonic one here
 
     def __enter__(self) -> ClusterClient:
         credential = tls.credential(self.key, self.hosts)
-        self.coord = self._stack.enter_context(
-            Session(self.hosts, timeout_s=self.timeout_s, credential=credential)
+        self.use(
+            self._stack.enter_context(
+                Session(self.hosts, timeout_s=self.timeout_s, credential=credential)
+            )
         )
-        self.paths = self.coord.paths
-        self.jobs = Jobs(self.coord)
         self._clients: dict[str, RpcClient] = {}
         self._held: list[tuple[RpcClient, str]] = []  # packages, until their jobs are entered
         self._membership: Membership | None = None
-        self._clock_s = None  # perhaps of another server
         self._not_understood: set[str] = set()  # workers of another horn
         self.left_out: dict[str, str] = {}
         return self
+
+    def use(self, coord: Session) -> None:
+        """Work in this session, which stays the caller's."""
+        self.coord, self.paths = coord, coord.paths
+        self.jobs, self.reader = Jobs(coord), JobReader(coord, self.key)
 
     def __exit__(self, *_: object) -> None:
         self._release()
@@ -201,18 +134,6 @@ class ClusterClient:
             self._membership = Membership(self.coord, self.paths.workers())
             self._stack.callback(self._membership.close)
         return self._membership
-
-    def standstill(self) -> str:
-        """In words, that jobs stand still since no worker is up; "" if one is."""
-        return self._standstill(self.coord.get(self.paths.workers()))
-
-    def _standstill(self, workers: Znode | None) -> str:
-        is_up = workers is not None and workers.n_children > 0
-        return "" if is_up else f"stands still, since {self._no_worker}"
-
-    @property
-    def _no_worker(self) -> str:
-        return f"no worker is up: start one with  horn worker --zk {self.hosts} --slots N"
 
     def free(self, members: Mapping[str, Member]) -> dict[str, Host]:
         """Workers with their free slots, by name."""
@@ -286,17 +207,6 @@ class ClusterClient:
 
         self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
 
-    def now_s(self) -> float:
-        """The time by ZooKeeper's clock: that of a node, made once, and what has passed since."""
-        if self._clock_s is not None:
-            return self._clock_s + time.monotonic()
-        self.coord.ensure(self.paths.jobs())
-        path = f"{self.paths.root}/clock-{secrets.token_hex(8)}"
-        made = self.coord.create(path, ephemeral=True)
-        self._clock_s = made.made_s - time.monotonic()
-        self.coord.delete(path)
-        return made.made_s
-
     def upload(self, package: PackedJob) -> None:
         """Give a package to agents, which hold it until the job is entered, or this client closed.
         Raises ClusterError if none takes it.
@@ -305,7 +215,7 @@ class ClusterClient:
 
         members = self.workers()
         if not members:
-            raise ClusterError(self._no_worker)
+            raise ClusterError(self.reader.no_worker)
         taken, reasons = 0, []
         order = sorted(members)
         secrets.SystemRandom().shuffle(order)
@@ -359,6 +269,14 @@ class ClusterClient:
 
     # look
 
+    def status(self, job: str) -> JobStatus:
+        """The status of a job, as ``reader`` has it."""
+        return self.reader.status(job)
+
+    def standstill(self) -> str:
+        """Why jobs stand still, as ``reader`` has it."""
+        return self.reader.standstill()
+
     def find(self, word: str) -> str:
         """The id of the job that a word means: its id, the beginning of one, or @last."""
         if not word:  # as of a variable of the shell that is not set
@@ -366,7 +284,7 @@ class ClusterClient:
         names = self.coord.children(self.paths.jobs())
         if word == LAST_JOB:
             mine = user()
-            for listed in self.all_jobs():
+            for listed in self.reader.listed():
                 if listed.user == mine:
                     return listed.job
             raise NotFound("you have no job here")
@@ -379,143 +297,6 @@ class ClusterClient:
             shown = ", ".join(found[:5]) + (" ..." if len(found) > 5 else "")
             raise JobError(f"{word!r} may be any of {shown}; write more of it")
         raise NotFound(f"no job {word!r}; horn list shows all")
-
-    def status(self, job: str) -> JobStatus:
-        """The status of a job. Raises NotFound. ClusterError: its nodes cannot be read."""
-        try:
-            nodes = self._read([job])
-            return self._status(job, nodes, next(nodes))
-        except UNREADABLE as error:
-            raise ClusterError(self._unreadable(job, error)) from error
-
-    def _unreadable(self, job: str, error: Exception) -> str:
-        return (
-            f"job {job}: what ZooKeeper at {self.coord.hosts} has of it below "
-            f"{self.paths.job(job)} cannot be read ({error}); another version of horn may have "
-            f"written it, and horn rm {job} removes it"
-        )
-
-    def _read(self, jobs: Sequence[str]) -> Iterator[Znode | None]:
-        """The folder of workers, then what ``_status`` takes of jobs, read in one round trip."""
-        at = self.paths
-        parts = (at.spec, at.state, at.record, at.progress, at.result)
-        wanted = [at.workers(), *(part(job) for job in jobs for part in parts)]
-        return iter(self.coord.get_each(wanted))
-
-    def _status(self, job: str, nodes: Iterator[Znode | None], workers: Znode | None) -> JobStatus:
-        spec, state, record, progress, result = itertools.islice(nodes, 5)
-        if spec is None or state is None:
-            raise NotFound(f"no job {job!r}")
-        found: Submission | None
-        try:
-            found = submission.read(self.key, job, spec)
-        except HornError:
-            found = None
-        now, read = JobState(state.data.decode()), JobRecord()
-        if record is not None and record.data:
-            read = msgspec.json.decode(record.data, type=JobRecord)
-        return JobStatus(
-            job, now, found, read,
-            _json(progress), _json(result), spec.made_s, spec.created,
-            max(self.now_s() - spec.made_s, 0.0),
-            "" if now.is_over else self._standstill(workers),
-        )  # fmt: skip
-
-    def _packages(self, jobs: Sequence[str]) -> Iterator[str]:
-        """The package of each job, "" if its description cannot be read; other nodes may be bad."""
-        for k in range(0, len(jobs), TOGETHER):
-            some = jobs[k : k + TOGETHER]
-            specs = self.coord.get_each([self.paths.spec(job) for job in some])
-            for job, spec in zip(some, specs, strict=True):
-                try:
-                    yield "" if spec is None else submission.read(self.key, job, spec).package
-                except HornError:
-                    yield ""
-
-    def all_jobs(self) -> list[ListedJob]:
-        """All jobs, newest first, by their descriptions and states alone: a result may be large. A
-        job without a state that can be read is left out, with a warning.
-        """
-        found = []
-        names, at = self.coord.children(self.paths.jobs()), self.paths
-        for k in range(0, len(names), TOGETHER):
-            some = names[k : k + TOGETHER]
-            nodes = iter(self.coord.get_each([f(job) for job in some for f in (at.spec, at.state)]))
-            for job, spec, state in zip(some, nodes, nodes, strict=True):
-                if spec is None or state is None:  # it is being removed
-                    continue
-                try:
-                    now = JobState(state.data.decode())
-                except UNREADABLE as error:
-                    logger.warning("%s", self._unreadable(job, error))
-                    continue
-                try:
-                    name = submission.read(self.key, job, spec).user
-                except HornError:
-                    name = ""
-                found.append(ListedJob(job, now, name, spec.created))
-        return sorted(found, key=lambda listed: -listed.created)
-
-    def newest(
-        self, limit: int, state: JobState | None = None, user: str | None = None
-    ) -> tuple[list[JobStatus], int]:
-        """The status of the newest jobs in a state and of a user, ``limit`` at most, and how many
-        there are; those that are unreadable are left out, with a warning.
-        """
-        every = self.all_jobs()
-        found = [
-            listed.job for listed in every
-            if state in (None, listed.state) and user in (None, listed.user)
-        ]  # fmt: skip
-        statuses = self._statuses(found[:limit])
-        pending = [listed.job for listed in every if listed.state is JobState.PENDING]
-        return self._with_places(statuses, pending), len(found)
-
-    def active(self) -> list[JobStatus]:
-        """The status of all jobs that have not ended, as ``newest`` gives them."""
-        found = self._statuses(self.coord.children(self.paths.all_active()))
-        return self._with_places(found, [s.job for s in found if s.state is JobState.PENDING])
-
-    def _statuses(self, names: Sequence[str]) -> list[JobStatus]:
-        found = []
-        for k in range(0, len(names), TOGETHER):
-            jobs = names[k : k + TOGETHER]
-            nodes = self._read(jobs)
-            workers = next(nodes)
-            for job in jobs:
-                try:
-                    found.append(self._status(job, nodes, workers))
-                except NotFound:  # it is being removed
-                    continue
-                except UNREADABLE as error:
-                    logger.warning("%s", self._unreadable(job, error))
-        return found
-
-    def _with_places(self, found: Iterable[JobStatus], pending: Sequence[str]) -> list[JobStatus]:
-        """Statuses with their places among all PENDING jobs, newest first."""
-        waiting = self._queue(pending)
-        placed = [replace(s, place=waiting.get(s.job, 0)) for s in found]
-        return sorted(placed, key=lambda status: -status.created)
-
-    def placed(self, status: JobStatus) -> JobStatus:
-        """The same status, with the place in the queue, for which all other jobs are read."""
-        if status.state is not JobState.PENDING:
-            return status
-        waiting = self._queue(self.coord.children(self.paths.all_active()))
-        return replace(status, place=waiting.get(status.job, 0))
-
-    def _queue(self, jobs: Sequence[str]) -> dict[str, int]:
-        """The places of those of some jobs that are PENDING, in the order in which they begin."""
-        entered, at = {}, self.paths
-        for k in range(0, len(jobs), TOGETHER):
-            some = jobs[k : k + TOGETHER]
-            paths = [path(job) for job in some for path in (at.active, at.state)]
-            nodes = iter(self.coord.get_each(paths))
-            for job, listed, state in zip(some, nodes, nodes, strict=True):
-                is_pending = state is not None and state.data == JobState.PENDING.value.encode()
-                if listed is not None and is_pending:
-                    entered[job] = listed.created
-        return {job: k + 1 for k, job in enumerate(sorted(entered, key=entered.__getitem__))}
 
     # change
 
@@ -540,112 +321,6 @@ class ClusterClient:
                 continue
         raise Conflict(f"job {job!r} keeps changing; try again")
 
-    def scale(self, job: str, n_groups: int) -> None:
-        """Ask for a number of groups of a job with servers, or of allreduce, which restarts from a
-        checkpoint. Raises JobError: it is neither, slots are missing, or none can be saved now.
-        Conflict: it has ended or is to stop.
-        """
-        if n_groups < 1:
-            raise JobError(
-                f"--groups {n_groups}: at least 1, since group 0 measures and decides when to end; "
-                f"horn stop {job} ends them all"
-            )
-        status = self.status(job)
-        found = status.submission
-        is_shared = found is not None and found.strategy == "allreduce"
-        if found is None or (not is_shared and not found.servers) or found.options.get("guests"):
-            kind = "a job whose servers are in its tasks' processes (--servers 0)"
-            if found is None or not found.servers:
-                kind = f"{found.strategy if found else 'unknown'}, whose groups are part of it"
-            raise JobError(
-                f"job {job!r} is {kind}: only of allreduce, and of a job with servers (downpour, "
-                f"easgd), can groups come and leave. Stop it, and submit it with --groups "
-                f"{n_groups}"
-            )
-        if why := unkept(status.record.allocations, found.servers):
-            raise JobError(
-                f"nobody could join job {job!r}: {why}; start workers with --shared, and submit it "
-                f"again"
-            )
-        self._check_room(found, status.record, n_groups)
-        why = "" if found.servers else unsaved(self._reports(job, status.record))
-        if why:
-            raise JobError(
-                f"job {job!r} keeps its groups: others go on from a checkpoint, and none can be "
-                f"saved now: {why}. Mend that, and ask again once one is saved (horn logs {job})"
-            )
-        state = node_of(self.coord, self.paths.state(job), job)
-        now = JobState(state.data.decode())
-        if now.is_over or now is JobState.STOPPING:
-            raise Conflict(f"job {job!r} is {now.value}; only one that runs can be scaled")
-        wish = Put(self.paths.wish(job), GROUPS + str(n_groups).encode())
-        try:
-            self.coord.commit([Check(self.paths.state(job), state.version), wish])
-        except NotApplied as error:
-            raise Conflict(f"job {job!r} left {now.value} in the meantime") from error
-
-    def _check_room(self, found: Submission, record: JobRecord, n_groups: int) -> None:
-        """Check that the hosts where a job may run have slots for a number of groups."""
-        here = len(record.groups) or found.groups
-        n_more = (n_groups - here) * found.tasks
-        hosts = self.free(self.workers())
-        near = sharing(record, hosts)
-        if found.servers:  # they know their hosts; of allreduce all begin anew
-            near = {name: host for name, host in near.items() if name in record.allocations}
-        where = {name: host.free for name, host in (near or hosts).items()}
-        if n_more > sum(where.values()):
-            free = ", ".join(f"{n} on {name}" for name, n in sorted(where.items())) or "none"
-            elsewhere = sum(host.free for host in hosts.values()) - sum(where.values())
-            grows = "grows where it runs" if found.servers else "grows where its checkpoints are"
-            hint = f" ({elsewhere} elsewhere: a job {grows})" if elsewhere else ""
-            raise JobError(
-                f"{n_groups} groups need {n_more} slot{'s' * (n_more > 1)} more than the job has "
-                f"for {here} group{'s' * (here > 1)}; free: {free}{hint}. Ask for fewer, or start "
-                f"a worker there with more --slots"
-            )
-
-    def wait_scaled(
-        self,
-        job: str,
-        n_groups: int,
-        timeout_s: float | None,
-        hear: Callable[[JobStatus], None] | None = None,
-    ) -> JobStatus:
-        """Wait until so many groups have allocations and leaving ones have left, or all have
-        restarted. hear : called with each status that is looked at. Raises horn's Timeout.
-        Conflict: the job ends, or goes on with its old number.
-        """
-        ends = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            status = self.status(job)
-            if hear is not None:
-                hear(status)
-            record = status.record
-            here = len(record.groups) or (status.submission.groups if status.submission else 0)
-            if status.state.is_over:
-                raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
-            if record.allocations and here == n_groups and not record.leaving:
-                found = status.submission
-                if (found is not None and found.servers) or self._all_run(job, record):
-                    return status
-            if record.n_refused == n_groups:
-                raise Conflict(f"job {job!r} goes on with {here} groups: {record.trouble}")
-            if ends is not None and time.monotonic() > ends:
-                why = f": it {status.reason}" if status.reason else ""
-                raise Timeout(f"job {job} has {here} groups after {timeout_s:g} s{why}")
-            time.sleep(0.1)
-
-    def _all_run(self, job: str, record: JobRecord) -> bool:
-        """Whether all hosts of an attempt report that their tasks have met."""
-        reports = self._reports(job, record)
-        return [r.phase for r in reports] == [RUNNING] * len(record.allocations)
-
-    def _reports(self, job: str, record: JobRecord) -> list[HostReport]:
-        """What the hosts of an attempt report, those that have reported."""
-        paths = [self.paths.report(job, record.attempt, host) for host in record.allocations]
-        nodes = [self.coord.get(path) for path in paths]
-        return [msgspec.json.decode(n.data, type=HostReport) for n in nodes if n is not None]
-
     def remove(self, job: str) -> str:
         """Remove an ended job, its files, and its package if no other has it; in words, which of
         its workers are down and so keep their files, "" if none. Raises Conflict.
@@ -653,7 +328,7 @@ class ClusterClient:
         from horn.cluster.file_service import DoneReply, HoldCount, JobRequest, PackageRequest
 
         self.jobs.check_ended(job)
-        [package] = self._packages([job])
+        [package] = self.reader.packages([job])
         workers, n_holds = self.workers(), dict[str, int]()
         if package:  # asked first: who holds it later enters a job that is not seen below
             for name, member in workers.items():
@@ -665,7 +340,7 @@ class ClusterClient:
         self.coord.sync(self.paths.jobs())
         others = [other for other in self.coord.children(self.paths.jobs()) if other != job]
         # A job that cannot be read, such as another version's, may have the same package.
-        if not {"", package}.isdisjoint(self._packages(others)):
+        if not {"", package}.isdisjoint(self.reader.packages(others)):
             package = ""
         for name, member in workers.items():
             try:
@@ -851,13 +526,6 @@ class ClusterClient:
             ) from error
 
 
-def _json(node: Znode | None) -> dict[str, Any]:
-    if node is None or not node.data:
-        return {}
-    found = json.loads(node.data)
-    return found if isinstance(found, dict) else {}
-
-
 def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """Yield the records of lines of progress.jsonl. A line that is cut, by a host that lost its
     power or because it is being written, is left out.
@@ -876,22 +544,3 @@ def save(portions: Iterator[bytes], size: int, path: Path) -> None:
             file.write(portion)
         if file.tell() != size:
             raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")
-
-
-def user() -> str:
-    """The submitter's name, unproven; for people."""
-    try:
-        return getpass.getuser()[:100]
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-def plain_name(name: str) -> str:
-    """A name in the letters of an id: Zähler/2 -> Zahler-2; "" if it has none of them."""
-    bare = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
-    return re.sub("[^A-Za-z0-9_.-]+", "-", bare).strip("-.")
-
-
-def new_id(name: str) -> str:
-    """Make a job id: <name>-<4 hex>"""
-    return f"{plain_name(name)[:80] or 'job'}-{secrets.token_hex(2)}"

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from horn import backends, defaults, strategies, terminal
 from horn import settings as settings_
 from horn.cluster import fetching, packing
-from horn.cluster.client import ClusterClient, JobStatus, plain_name, user
+from horn.cluster.client import ClusterClient
+from horn.cluster.job_names import plain_name, user
+from horn.cluster.job_status import JobStatus
 from horn.cluster.package import MAX_BYTES
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
@@ -173,7 +175,7 @@ class Cluster:
 
     def jobs(self) -> list[SubmittedJob]:
         """The handles of all jobs, newest first."""
-        found = self.retry(lambda client: client.all_jobs())
+        found = self.retry(lambda client: client.reader.listed())
         return [SubmittedJob(self, listed.job) for listed in found]
 
     def retry(self, action: Callable[[ClusterClient], T]) -> T:

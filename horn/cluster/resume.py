@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horn.cluster import submission
-from horn.cluster.client import UNANSWERED, ClusterClient, JobStatus
+from horn.cluster.client import UNANSWERED, ClusterClient
 from horn.cluster.file_service import (
     CheckpointList,
     CheckpointsRequest,
@@ -15,6 +15,7 @@ from horn.cluster.file_service import (
     PackageRequest,
 )
 from horn.cluster.job_controller import host_of
+from horn.cluster.job_status import JobStatus
 from horn.cluster.master import seeing
 from horn.cluster.versions import versions
 from horn.coordination.jobs import NEXT, JobState, listing, node_of

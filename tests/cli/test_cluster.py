@@ -20,7 +20,8 @@ from horn.cli import stop, worker
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cluster.agent import Agent
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import ClusterClient
+from horn.cluster.job_status import JobStatus
 from horn.cluster.master import JobRecord
 from horn.cluster.resume import saved
 from horn.cluster.store import MARK

@@ -14,7 +14,8 @@ from horn import terminal
 from horn.cli import doctor
 from horn.cli._remote import JobWatcher, StandstillNotice
 from horn.cluster import handles, submission
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import ClusterClient
+from horn.cluster.job_status import JobStatus
 from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.submission import Submission
 from horn.coordination.jobs import JobState

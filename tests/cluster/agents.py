@@ -16,7 +16,8 @@ from typing import Any
 import horn
 import zk
 from horn.cluster import packing
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import ClusterClient
+from horn.cluster.job_status import JobStatus
 from horn.cluster.submission import Submission
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED, JobState

@@ -733,7 +733,7 @@ def test_what_a_submitter_left_unfinished_is_no_job_and_is_removed(
         with monkeypatch.context() as patched, pytest.raises(Ended):
             patched.setattr(cluster.jobs, "forget", lambda job: False)  # it has ended
             cluster.jobs.create_signed("half-0001", end)
-        assert cluster.newest(1000)[0] == []
+        assert cluster.reader.newest(1000)[0] == []
         monkeypatch.setattr(job_controller, "UNFINISHED_S", 0.0)
         terms = job_controller.JobTerms(ResourceRequest(1, 1), 0)
         workers = Membership(cluster.coord, cluster.paths.workers())

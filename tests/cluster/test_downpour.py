@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 import horn
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import ClusterClient
+from horn.cluster.job_status import JobStatus
 from horn.cluster.resume import resume
+from horn.cluster.scaling import scale, wait_scaled
 from horn.coordination.jobs import ENDED, JobState
 from tests.cluster import ones
 from tests.cluster.agents import DEADLINE_S, FOREVER, ROOT, Agents, alive
@@ -213,13 +215,13 @@ def test_a_group_that_came_to_another_host_starts_again_alone(
         client, "--epochs", str(LONG), groups=2, tasks=2, servers=2, max_restarts=1, **DOWNPOUR
     )
     cluster_of.wait_running(client, job, PER_EPOCH)
-    client.scale(job, 1)
-    status = client.wait_scaled(job, 1, 60.0)
+    scale(client, job, 1)
+    status = wait_scaled(client, job, 1, 60.0)
     assert {name: allocation.ranks for name, allocation in status.record.allocations.items()} == {
         "a": (0, 1, 4), "b": (5,)
     }  # fmt: skip
-    client.scale(job, 2)
-    status = client.wait_scaled(job, 2, 60.0)
+    scale(client, job, 2)
+    status = wait_scaled(client, job, 2, 60.0)
     assert status.record.groups == (0, 3) and status.record.allocations["b"].ranks == (5, 8, 9)
     (its,) = cluster_of.wait(lambda: trains(cluster_of, job, 3, 8))
     others = ranks(cluster_of, "a")
@@ -242,8 +244,8 @@ def test_a_job_that_is_stopped_goes_on_with_the_groups_that_it_had(
     cluster_of.start("a", slots=2)
     job = cluster_of.submit(client, "--epochs", "150", groups=1, servers=1, **DOWNPOUR)
     cluster_of.wait_running(client, job, 1)
-    client.scale(job, 2)
-    client.wait_scaled(job, 2, 60.0)
+    scale(client, job, 2)
+    wait_scaled(client, job, 2, 60.0)
     cluster_of.wait(lambda: trains(cluster_of, job, 1, 2))
     client.stop(job, now=False)
     assert cluster_of.wait_ended(client, job).state is JobState.STOPPED
@@ -264,10 +266,10 @@ def test_who_is_to_leave_before_a_job_begins_leaves_after_an_epoch(
     held = cluster_of.held()
     job = cluster_of.submit(client, "--epochs", str(EPOCHS), *held, groups=2, servers=1, **DOWNPOUR)
     cluster_of.wait(lambda: client.status(job).record.reason)
-    client.scale(job, 1)
+    scale(client, job, 1)
     cluster_of.start("b", slots=1, shared=True)
     cluster_of.wait_known(client)
-    status = client.wait_scaled(job, 1, DEADLINE_S)
+    status = wait_scaled(client, job, 1, DEADLINE_S)
     assert (
         status.record.allocations["b"].ranks == () and client.free(client.workers())["b"].free == 1
     )

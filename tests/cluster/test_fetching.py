@@ -15,8 +15,9 @@ from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cli.status import _details
 from horn.cluster import fetching
-from horn.cluster.client import ClusterClient, JobStatus, notes
+from horn.cluster.client import ClusterClient, notes
 from horn.cluster.handles import SubmittedJob
+from horn.cluster.job_status import JobStatus
 from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.relay import ProgressWriter
 from horn.cluster.store import PROGRESS, TRACE

@@ -9,6 +9,7 @@ import pytest
 
 import horn
 from horn.cluster.client import ClusterClient
+from horn.cluster.scaling import scale, wait_scaled
 from horn.coordination.jobs import JobState
 from horn.errors import Conflict
 from tests.cluster.agents import DEADLINE_S, Agents
@@ -36,8 +37,8 @@ def test_groups_come_and_leave_without_changing_the_result(
     job = cluster_of.submit(client, "--epochs", str(EPOCHS), *held, groups=before)
     cluster_of.wait_running(client, job, 100)
     for n_groups in then:
-        client.scale(job, n_groups)
-        status = client.wait_scaled(job, n_groups, DEADLINE_S)
+        scale(client, job, n_groups)
+        status = wait_scaled(client, job, n_groups, DEADLINE_S)
         assert status.record.groups == tuple(range(n_groups))
         ranks = [allocation.ranks for allocation in status.record.allocations.values()]
         assert ranks == [tuple(range(n_groups))]
@@ -62,8 +63,8 @@ def test_groups_come_on_another_host_that_shares_the_folder(
     job = cluster_of.submit(client, "--epochs", "10", *cluster_of.held(100), groups=2)
     cluster_of.wait_running(client, job, 50)
     assert len(client.status(job).record.allocations) == 1
-    client.scale(job, 4)
-    status = client.wait_scaled(job, 4, DEADLINE_S)
+    scale(client, job, 4)
+    status = wait_scaled(client, job, 4, DEADLINE_S)
     assert {*status.record.allocations} == {"a", "b"}
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
@@ -79,9 +80,9 @@ def test_more_groups_than_a_batch_has_samples_are_not_taken(
         client, "--epochs", "10", *cluster_of.held(100), groups=2, settings=(("batch_size", "2"),)
     )
     cluster_of.wait_running(client, job, 50)
-    client.scale(job, 3)
+    scale(client, job, 3)
     with pytest.raises(Conflict, match="goes on with 2 groups: 3 groups cannot run it: .* has 2"):
-        client.wait_scaled(job, 3, DEADLINE_S)
+        wait_scaled(client, job, 3, DEADLINE_S)
     cluster_of.let_go()
     status = cluster_of.wait_ended(client, job)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from horn import errors
-from horn.cluster import client, submission
+from horn.cluster import job_names, job_status, submission
 from horn.cluster.client import ClusterClient
 from horn.cluster.file_service import HoldCount
 from horn.cluster.resume import resume
@@ -166,9 +166,9 @@ def test_a_job_that_cannot_be_read_hides_no_other(zookeeper, connect, node, data
     coord.ensure(path)
     coord.set(path, data)
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.use(coord)  # below this test's root
     with caplog.at_level("WARNING"):
-        assert [status.job for status in cluster.newest(1000)[0]] == ["good"]
+        assert [status.job for status in cluster.reader.newest(1000)[0]] == ["good"]
     said = "job bad: what ZooKeeper at .* has of it below /.*/jobs/bad cannot be read"
     assert [bool(re.match(said, each)) for each in caplog.messages] == [True]
     with pytest.raises(errors.ClusterError, match=said):
@@ -212,7 +212,7 @@ def test_a_job_that_cannot_be_read_is_removed_and_keeps_its_package(
     coord.ensure(path)
     coord.set(path, data)
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.use(coord)  # below this test's root
     monkeypatch.setattr(cluster, "workers", lambda: {"a": None})
     monkeypatch.setattr(cluster, "client", lambda *_: workers)
     cluster.remove("good")
@@ -234,7 +234,7 @@ def test_a_job_without_a_state_that_can_be_read_is_not_removed_where_it_runs(
     jobs = Jobs(coord)
     jobs.create("bad", b"spec")
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.use(coord)  # below this test's root
     with pytest.raises(errors.Conflict, match="PENDING; stop it first"):
         cluster.remove("bad")
     coord.set(coord.paths.state("bad"), b"HALTED")
@@ -271,11 +271,11 @@ def test_who_looks_for_jobs_that_run_asks_nothing_of_those_that_have_ended(
         jobs.create(job, b"spec")
     jobs.change("ended", JobState.PENDING, JobState.STOPPED)
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs
-    assert [status.job for status in cluster.newest(1000)[0]] == ["ended", "runs"]
+    cluster.use(coord)
+    assert [status.job for status in cluster.reader.newest(1000)[0]] == ["ended", "runs"]
     asked, get_each = [], coord.get_each
     monkeypatch.setattr(coord, "get_each", lambda paths: asked.extend(paths) or get_each(paths))
-    assert [status.job for status in cluster.active()] == ["runs"]
+    assert [status.job for status in cluster.reader.active()] == ["runs"]
     assert asked and not [path for path in asked if "ended" in path]
 
 
@@ -290,7 +290,7 @@ def test_other_files_that_no_worker_would_take_are_refused_as_a_job_is_resumed(
     jobs.create("one", submission.unsigned(found))
     jobs.change("one", JobState.PENDING, JobState.STOPPED)
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.use(coord)  # below this test's root
     monkeypatch.setattr(cluster, "upload", lambda package: None)
     monkeypatch.setattr(cluster, "workers", dict)
     package = SimpleNamespace(digest="cd" * 32, target=f"{'a/' * 150}job.py")
@@ -313,13 +313,13 @@ def test_a_list_of_jobs_reads_the_results_of_those_that_it_shows(
         jobs.create(job, submission.unsigned(found))
     jobs.change("two", JobState.PENDING, JobState.STOPPED)
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.use(coord)  # below this test's root
     asked, get_each = list[str](), coord.get_each
     monkeypatch.setattr(coord, "get_each", lambda paths: asked.extend(paths) or get_each(paths))
 
     def shown(*args) -> tuple[list[str], int]:
         asked.clear()
-        found, n_jobs = cluster.newest(*args)
+        found, n_jobs = cluster.reader.newest(*args)
         read = [status.job for status in found]
         assert {coord.paths.result(job) for job in read} == {p for p in asked if "result" in p}
         return read, n_jobs
@@ -327,9 +327,9 @@ def test_a_list_of_jobs_reads_the_results_of_those_that_it_shows(
     assert shown(1) == (["four"], 4)
     assert shown(9, JobState.PENDING) == (["four", "three", "one"], 3)
     assert shown(1, None, "ann") == (["three"], 2) and shown(9, JobState.STOPPED, "ann") == ([], 0)
-    assert [status.place for status in cluster.newest(2)[0]] == [3, 2], "of all that wait"
+    assert [status.place for status in cluster.reader.newest(2)[0]] == [3, 2], "of all that wait"
     asked.clear()
-    monkeypatch.setattr(client, "user", lambda: "ann")
+    monkeypatch.setattr("horn.cluster.client.user", lambda: "ann")
     assert cluster.find("@last") == "three" and not [p for p in asked if "result" in p]
 
 
@@ -338,18 +338,18 @@ def test_many_jobs_are_read_in_few_round_trips(embedded, connect_embedded, monke
     """Each took five, one after the other: seconds, of hundreds of jobs and a slow network."""
     coord = connect_embedded()
     jobs = Jobs(coord)
-    names = [f"job-{n:03d}" for n in range(client.TOGETHER + 1)]
+    names = [f"job-{n:03d}" for n in range(job_status.TOGETHER + 1)]
     for job in names:
-        found = Submission(job=job, target="train.py", package="ab" * 32, user=client.user())
+        found = Submission(job=job, target="train.py", package="ab" * 32, user=job_names.user())
         jobs.create(job, submission.unsigned(found))
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
-    cluster.now_s()
+    cluster.use(coord)  # below this test's root
+    cluster.reader.now_s()
     trips, sent = [], coord._sent
     monkeypatch.setattr(
         coord, "_sent", lambda *args, **kwargs: trips.append(args) or sent(*args, **kwargs)
     )
-    assert [status.job for status in cluster.newest(1000)[0]] == names[::-1]
+    assert [status.job for status in cluster.reader.newest(1000)[0]] == names[::-1]
     # Their names; of a hundred jobs and the last their states, the rest, and who waits for whom.
     assert len(trips) == 7
     assert cluster.find("@last") == names[-1]

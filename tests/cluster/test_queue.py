@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import ClusterClient
 from horn.cluster.job_controller import JobController, JobTerms, allocated
+from horn.cluster.job_status import JobStatus
 from horn.cluster.master import (
     END,
     FAILED,
@@ -23,6 +24,7 @@ from horn.cluster.master import (
     HostReport,
     JobRecord,
 )
+from horn.cluster.scaling import wait_scaled
 from horn.cluster.scheduler import ResourceRequest
 from horn.coordination import nodes
 from horn.coordination.jobs import Jobs, JobState
@@ -107,7 +109,7 @@ class Cluster:
 
     def client(self) -> ClusterClient:
         client = ClusterClient("here")
-        client.coord, client.paths, client.jobs = self.coord, self.at, self.jobs
+        client.use(self.coord)
         return client
 
 
@@ -290,7 +292,7 @@ def test_a_change_of_groups_too_large_for_a_transaction_is_refused_and_the_job_g
     assert "fit into a transaction" in record.trouble and "5000 groups" in record.trouble
     assert [len(allocation.ranks) for allocation in record.allocations.values()] == [5 + n_servers]
     with pytest.raises(Conflict, match="goes on with .*: 5000 groups cannot run it"):
-        cluster.client().wait_scaled("grows", 5000, 5.0)
+        wait_scaled(cluster.client(), "grows", 5000, 5.0)
     cluster.coord.set(cluster.at.wish("grows"), b"groups=6")
     wait_until(lambda: cluster.record("grows").n_wanted == 6)
     assert not cluster.record("grows").n_refused
@@ -301,14 +303,14 @@ def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cl
     cluster.enter("zz", "mm", "aa")
 
     def places() -> dict[str, int]:
-        found = {status.job: status.place for status in client.newest(1000)[0]}
-        active = {status.job: status.place for status in client.active()}
+        found = {status.job: status.place for status in client.reader.newest(1000)[0]}
+        active = {status.job: status.place for status in client.reader.active()}
         assert active == {job: place for job, place in found.items() if place}
         assert {job: one(job).place for job in found} == found
         return found
 
     def one(job: str) -> JobStatus:
-        return client.placed(client.status(job))
+        return client.reader.placed(client.status(job))
 
     assert places() == {"zz": 1, "mm": 2, "aa": 3}
     cluster.jobs.change("zz", JobState.PENDING, JobState.STOPPED)
@@ -316,5 +318,5 @@ def test_what_a_job_waits_as_is_told_and_one_that_is_resumed_waits_at_the_end(cl
     cluster.jobs.change("zz", JobState.STOPPED, JobState.PENDING)
     assert places() == {"zz": 3, "mm": 1, "aa": 2}
     cluster.coord.commit([Put(at.state("mm"), b"RUNNING")])
-    with_mm = {status.job: status.place for status in client.active()}
+    with_mm = {status.job: status.place for status in client.reader.active()}
     assert with_mm == {"zz": 2, "mm": 0, "aa": 1}

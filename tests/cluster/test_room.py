@@ -13,6 +13,7 @@ import horn
 from horn.cli._cluster import as_json
 from horn.cli.stop import command
 from horn.cluster.client import ClusterClient
+from horn.cluster.scaling import scale
 from horn.coordination.jobs import JobState
 from horn.errors import JobError
 from tests.cluster.agents import Agents
@@ -67,7 +68,7 @@ def test_a_job_whose_disk_is_full_keeps_its_groups_and_a_stop_says_what_it_loses
     fill(small_disk / "full", small_disk, 0)
     cluster_of.wait(lambda: "No space left" in client.status(job).note)
     with pytest.raises(JobError, match=r"keeps its groups: .*No space left on device"):
-        client.scale(job, 1)
+        scale(client, job, 1)
     assert client.status(job).record.n_wanted == 0
     done = CliRunner().invoke(command, [job, "--zk", cluster_of.hosts], standalone_mode=False)
     status = client.status(job)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from horn.cluster import preparation, submission
-from horn.cluster.client import new_id
+from horn.cluster.job_names import new_id
 from horn.cluster.submission import SPEC_BYTES, Submission, sign, verify
 from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed

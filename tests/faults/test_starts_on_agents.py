@@ -19,7 +19,8 @@ import pytest
 
 import horn
 import zk
-from horn.cluster.client import ClusterClient, JobStatus
+from horn.cluster.client import ClusterClient
+from horn.cluster.job_status import JobStatus
 from horn.cluster.resume import resume
 from horn.coordination.jobs import JobState
 from tests.cluster.agents import JOB as PLAIN
