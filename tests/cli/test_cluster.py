@@ -569,7 +569,7 @@ def test_scale_says_in_what_state_a_job_is_now(
     """It said: job is RUNNING; only one that runs can be scaled."""
     job = run("submit", "job.py", "-n", "8", "--detach", "-q").out.strip()
     stop = lambda client, *_: client.stop(job, now=False)  # noqa: E731
-    monkeypatch.setattr(ClusterClient, "_check_room", stop)
+    monkeypatch.setattr("horn.cluster.scaling._check_room", stop)
     done = run("scale", job, "--groups", "2")
     assert done.code == 6
     assert re.search(rf"job '{job}' is STOPP(ING|ED); only one that runs can be scaled", done.err)
