@@ -260,9 +260,11 @@ class Journal:
         except JournalError as error:
             if self._number != number:  # only the older files are still there
                 return
-            new = self.folder / f"state-{number + 1}"
-            with _told(new, "removed"):  # or what is told from now on would be left out
-                new.unlink(missing_ok=True)
+            state = self.folder / f"state-{number + 1}"
+            # Or what is told from now on would be left out, or find no room on a full disk.
+            for written in (state, state.with_name(f"{state.name}.new")):
+                with _told(written, "removed"):
+                    written.unlink(missing_ok=True)
             self._again_at = time.monotonic() + AGAIN_S
             if not self._is_failing:
                 logger.warning("%s; the run goes on, but not if this server ends", error)
@@ -278,13 +280,12 @@ class Journal:
         with _told(new, "written"):
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                self._state_bytes = 0
-                for message in _state(facts, arrays):
-                    self._state_bytes += _write(fd, record(message))
+                n_bytes = sum(_write(fd, record(message)) for message in _state(facts, arrays))
             finally:
                 os.close(fd)
             os.rename(new, path)  # a kill before ``_open`` leaves a state without a journal
         self._open(number)
+        self._state_bytes = n_bytes
         self.n_records, self.n_bytes, self.work_s = 0, 0, 0.0
         self._save_s = time.monotonic() - began
         with _told(self.folder, "tidied up"):

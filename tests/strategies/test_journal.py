@@ -3,6 +3,7 @@ damaged is refused."""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,48 @@ def test_what_is_told_after_a_state_that_failed_is_not_left_out(tmp_path, name):
     n = 0 if state is None else 1  # the state has the first
     assert (n, found) == (int(name == "state-0"), [plain(m) for m in MESSAGES[n:2]])
     back.close()
+
+
+@pytest.fixture
+def full_after(monkeypatch):
+    """Makes the disk full after so many bytes of a record, as many as have been written before."""
+
+    def fill(n_left):
+        def write(fd, parts):
+            nonlocal n_left
+            n_left -= sum(map(len, parts))
+            if n_left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return os.write(fd, b"".join(parts))
+
+        monkeypatch.setattr("horn.parameter_server.journal._write", write)
+
+    return fill
+
+
+def test_a_state_that_failed_leaves_the_next_one_as_far_off_as_before(tmp_path, clock, full_after):
+    """It counted as none: a journal was long after so many bytes as of no state."""
+    journal = Journal(tmp_path, most_bytes=1000, most_s=float("inf"))
+    list(journal.recover()[1])
+    journal.save({}, {"w": np.zeros(10_000)})
+    for _ in range(10):
+        journal.append(MESSAGES[1])
+    assert 1000 < journal.n_bytes < 80_000 and not journal.is_long
+    full_after(100)
+    journal.shorten({}, {"w": np.zeros(10_000)})
+    clock.now += 1000.0
+    assert not journal.is_long
+    journal.close()
+
+
+def test_a_state_that_failed_leaves_its_room_to_the_journal(tmp_path, full_after):
+    """Its part stayed: on a full disk the server could not write what came next, and ended."""
+    journal = Journal(tmp_path)
+    list(journal.recover()[1])
+    full_after(1000)
+    journal.shorten({"some": "facts"}, {"w": np.zeros(10_000)})
+    assert [path.name for path in tmp_path.iterdir()] == ["journal-0"]
+    journal.close()
 
 
 class Clock:
