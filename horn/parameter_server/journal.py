@@ -133,7 +133,7 @@ class Journal:
     """A server's folder. First ``recover``, and consume all messages; then ``append``.
 
     most_bytes, most_s, most_work_s : bytes, age and seconds of work of a journal, after any of
-    which it ``is_long``.
+    which it ``is_long``. lost : what ``recover`` has found missing at the end, in words; else "".
 
     Raises
     ------
@@ -155,6 +155,7 @@ class Journal:
         self._number = self._state_bytes = 0
         self._again_at = 0.0
         self._is_failing = False
+        self.lost = ""
         self._begun = time.monotonic()
         self._fd = -1
         with _told(folder, "made"):
@@ -198,6 +199,11 @@ class Journal:
             if n not in journals:
                 raise JournalError(str(self.folder / f"journal-{n}"), 0, "it is missing")
         last = max(journals, default=number)
+        if number and not journals:
+            self.lost = (
+                f"{self.folder / f'journal-{number}'} is missing: what came after state-{number} "
+                f"is lost, unless the server ended just as it had written that"
+            )
         began = time.monotonic()
         for n, path in journals.items():
             data = _mapped(path)
@@ -208,9 +214,11 @@ class Journal:
                     yield message
             except _Torn as torn:
                 (at,) = torn.args
-                n_bytes = len(data) - at
-                logger.warning("journal cut file=%s byte=%d n_bytes=%d", path, at, n_bytes)
                 os.truncate(path, at)
+                self.lost = (
+                    f"{path} ended inside record {count + 1}, whose {len(data) - at} bytes from "
+                    f"byte {at} on were cut off"
+                )
             self.n_records, self.n_bytes = count, path.stat().st_size
         self.work_s = time.monotonic() - began
         self._open(last)

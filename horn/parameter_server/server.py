@@ -130,6 +130,12 @@ class ParameterServer:
         groups = (group for group in range(self.topology.n_groups) if group not in self.left)
         return tuple(rank for group in groups for rank in self.at_first.ranks(group))
 
+    def clocks_in_words(self) -> str:
+        """The clock of each group that may still push, in words."""
+        groups = [g for g in range(self.topology.n_groups) if g not in self.left and self.kept]
+        clocks = [f"clock {self._pushed(group):.0f} of group {group}" for group in groups]
+        return ", ".join(clocks) or ("its end" if self.kept else "its beginning")
+
     def expect(self, groups: Iterable[int], attempt: int) -> bool:
         """Expect these groups to start with the run, in this attempt or a later one: if they left,
         or were to stop, in an earlier one, it does not count. Whether there was any such.

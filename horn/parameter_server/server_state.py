@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +11,12 @@ import numpy as np
 
 from horn.backends import Array
 from horn.errors import ProtocolError
+from horn.parameter_server.journal import Journal
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import ServerPiece
 from horn.wire.frames import PullParameters
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 2
 # Attributes of a server; each is a fact of the same name.
@@ -62,6 +66,23 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
         said = getattr(s, name).items()
         facts[name] = [[group, w.clock, w.final, w.turn] for group, w in said]
     return facts, arrays
+
+
+def recover(s: ParameterServer, journal: Journal) -> int:
+    """Give a new server what its journal has, and warn where the end of that is missing. Returns
+    how many messages it has handled again. Raises JournalError, and as ``restore``.
+    """
+    saved, since = journal.recover()
+    if saved is not None:
+        restore(s, saved.facts, saved.arrays)
+    n_replayed = 0
+    for message in since:
+        n_replayed += 1
+        block = message.arrays[0] if message.arrays else None
+        s.on(message.src, message.meta, block, message.attempt)
+    if journal.lost:
+        logger.warning("%s; server %d goes on from %s", journal.lost, s.number, s.clocks_in_words())
+    return n_replayed
 
 
 def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

@@ -18,7 +18,7 @@ from horn.errors import JournalError
 from horn.parameter_server.journal import Journal
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.server_links import ServerLinks
-from horn.parameter_server.server_state import restore, state
+from horn.parameter_server.server_state import recover, state
 from horn.parameter_server.serving import serve
 from horn.process.rendezvous import Rendezvous
 from horn.runtime.context import ServerAddress
@@ -135,7 +135,6 @@ def served(
     stack.callback(links.close)
     journal = Journal(Path(run.journals) / f"server-{number}")
     stack.callback(journal.close)
-    saved, since = journal.recover()
     if run.is_told and journal.is_new:
         raise JournalError(
             str(journal.folder),
@@ -143,13 +142,7 @@ def served(
             "the journal is missing, and nobody else has what this server was told: its folder was "
             "moved or removed; put it back, and resume the run",
         )
-    if saved is not None:
-        restore(server, saved.facts, saved.arrays)
-    n_replayed = 0
-    for message in since:
-        n_replayed += 1
-        block = message.arrays[0] if message.arrays else None
-        server.on(message.src, message.meta, block, message.attempt)
+    n_replayed = recover(server, journal)
     # A server that was done before must not end again before a group has come.
     groups = run.groups or range(run.n_groups)
     if server.expect(groups, run.attempt - run.attempt % ATTEMPTS):

@@ -6,9 +6,11 @@ piece has in the end says of each push how often it was applied.
 
 from __future__ import annotations
 
+import os
 import random
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,10 @@ from hypothesis import strategies as st
 
 import horn
 from horn.errors import ProtocolError
+from horn.parameter_server.journal import Journal
 from horn.parameter_server.pieces import ParameterPiece, bundles
 from horn.parameter_server.server import ParameterServer
-from horn.parameter_server.server_state import restore, state
+from horn.parameter_server.server_state import recover, restore, state
 from horn.parameter_server.unacknowledged import Unacknowledged
 from horn.parameter_server.updates import Policy
 from horn.strategies import Pull, Push, Topology
@@ -35,6 +38,7 @@ from horn.wire.frames import (
     PushGradients,
     ServersReady,
     Verdict,
+    WireMessage,
 )
 from tests.strategies.test_server_orders import dealings
 
@@ -622,6 +626,60 @@ def test_a_state_without_an_array_is_refused():
         restore(a_server(), facts, {})
     with pytest.raises(ProtocolError, match="server 0: its state lacks .* for piece 0"):
         restore(a_server(), facts, {**arrays, "parameter/0": np.ones(3)})
+
+
+def kept(folder: Path) -> Journal:
+    """The journal of a server that wrote its state at clock 1, and was told one push since."""
+    server, journal = a_server(), Journal(folder)
+    recover(blank(), journal)
+    for group in (0, 1):
+        server.on(group, gradients(group, 0), np.ones(2), 5)
+    journal.save(*state(server))
+    journal.append(WireMessage(gradients(1, 1), (np.ones(2),), src=1, attempt=5))
+    journal.close()
+    return Journal(folder)
+
+
+def blank() -> ParameterServer:
+    return ParameterServer(0, PIECES[:1], PLAIN, TWO, FREE, "float64", is_durable=True)
+
+
+def test_a_server_with_all_of_its_journal_goes_on_without_a_word(tmp_path, caplog):
+    server, journal = blank(), kept(tmp_path)
+    assert recover(server, journal) == 1
+    journal.close()
+    assert server.kept[0].n_pushes == [1, 2] and not caplog.messages
+
+
+@pytest.mark.parametrize("how", ["removed", "torn"])
+def test_a_server_that_goes_back_to_an_older_state_says_so(tmp_path, caplog, how):
+    """It went on from there without a word."""
+    server, journal = blank(), kept(tmp_path)
+    path = tmp_path / "journal-1"
+    n_bytes = path.stat().st_size
+    if how == "removed":
+        path.unlink()
+    else:
+        os.truncate(path, n_bytes - 1)
+    assert recover(server, journal) == 0
+    journal.close()
+    assert server.kept[0].n_pushes == [1, 1]
+    (said,) = caplog.messages
+    what = {
+        "removed": "is missing: what came after state-1 is lost, unless",
+        "torn": f"ended inside record 1, whose {n_bytes - 1} bytes from byte 0 on were cut off",
+    }
+    assert said.startswith(f"{path} {what[how]}")
+    assert said.endswith("; server 0 goes on from clock 1 of group 0, clock 1 of group 1")
+
+
+def test_a_server_whose_first_message_is_torn_goes_on_from_its_beginning(tmp_path, caplog):
+    (tmp_path / "journal-0").write_bytes(b"HJR")
+    journal = Journal(tmp_path)
+    recover(blank(), journal)
+    journal.close()
+    (said,) = caplog.messages
+    assert said.endswith("cut off; server 0 goes on from its beginning")
 
 
 def test_a_task_refuses_what_is_not_for_it():
