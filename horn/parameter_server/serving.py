@@ -146,6 +146,24 @@ class ServerThread:
         if self.error is not None:
             raise self.error
 
-    def join(self, timeout_s: float) -> None:
-        self.thread.join(timeout_s)
-        self.check()
+    def join(self, timeout_s: float, beside: Callable[[], None]) -> None:
+        """Wait until the server is done, which others may still need: its own ``idle_s`` bounds
+        that. One that is done, and has not ended after ``timeout_s``, is left with a warning.
+        beside : called now and then. Raises the server's failure.
+        """
+        patience: Patience | None = None
+        while True:
+            self.thread.join(LOOK_S if patience is None else END_LOOK_S)
+            self.check()
+            if not self.thread.is_alive():
+                return
+            if self.server.is_done:
+                patience = patience or Patience(timeout_s)
+                if patience.left_s() <= 0:
+                    logger.warning(
+                        "server %d, a thread of this task, is done but has not closed its "
+                        "connections in %g s; its process ends without that, and a task that "
+                        "waits for its last answer may lose it", self.server.number, timeout_s,
+                    )  # fmt: skip
+                    return
+            beside()

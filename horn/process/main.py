@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # each task would spend a tenth of its start on imports that 
     from horn.process.checkpoints import TaskCheckpoints
 
 PR_SET_NAME = 15
-STOP_S = 5.0  # for a server in this process to end after its last message
+STOP_S = 5.0  # for a server in this process to end once it is done
 IDLE_TIMEOUTS = 10  # a server may be idle for so many times a task's deadline
 COPIED_AT_ONCE = 1 << 20  # numbers
 
@@ -279,7 +279,7 @@ class TaskProcess:
             return
         ending = loop.finish()
         if guest is not None:
-            guest.join(STOP_S)
+            guest.join(STOP_S, self._check)
         if self.group_index == 0:  # its arrays are the model
             self.send_share()
         if recorder is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from typing import Any
 
 import msgspec
@@ -12,10 +13,11 @@ import pytest
 
 import horn
 from horn.errors import BarrierTimeout, ProtocolError
+from horn.parameter_server import serving
 from horn.parameter_server.pieces import ParameterPiece, bundles
 from horn.parameter_server.server import Answer, ParameterServer
 from horn.parameter_server.server_state import restore, state
-from horn.parameter_server.serving import serve
+from horn.parameter_server.serving import ServerThread, serve
 from horn.parameter_server.updates import Policy
 from horn.strategies import Topology
 from horn.wire.frames import (
@@ -522,3 +524,65 @@ def test_every_order_of_two_synchronous_groups():
             clocks[group] += 1
         seen.add(server.kept[0].w.tobytes())
     assert len(seen) == 1
+
+
+# a server in a thread of a task
+
+
+class Held:
+    """A transport that lets its server end when ``may_end`` is set."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_end.wait(60.0)
+
+    def connect(self, endpoints: list[str], timeout_s: float) -> None:
+        raise InterruptedError
+
+
+def a_thread(monkeypatch: pytest.MonkeyPatch, is_done: bool) -> ServerThread:
+    monkeypatch.setattr(serving, "LOOK_S", 0.001)
+    monkeypatch.setattr(serving, "END_LOOK_S", 0.001)
+    monkeypatch.setattr(Held, "connect", lambda *_: None)
+    monkeypatch.setattr(serving, "mesh_of", lambda *_: None)
+    monkeypatch.setattr(serving, "serve", lambda *_: None)
+    monkeypatch.setattr(ParameterServer, "is_done", is_done)
+    guest = ServerThread(a_server(), Held(), 60.0, lambda error: None)  # type: ignore[arg-type]
+    guest.start([], 60.0)
+    return guest
+
+
+def test_a_task_waits_for_a_server_in_its_process_that_others_still_need(monkeypatch, caplog):
+    """It went after 5 s without a word, and the server with it: the run failed."""
+    guest, n_looks = a_thread(monkeypatch, is_done=False), 0
+
+    def look():
+        nonlocal n_looks
+        n_looks += 1
+        if n_looks == 10:
+            guest.transport.may_end.set()
+
+    guest.join(0.0, look)
+    assert n_looks >= 10 and not guest.thread.is_alive() and not caplog.messages
+
+
+def test_a_server_that_is_done_and_does_not_end_is_left_with_a_word(monkeypatch, caplog):
+    guest = a_thread(monkeypatch, is_done=True)
+    guest.join(0.0, lambda: None)
+    (said,) = caplog.messages
+    assert said.startswith("server 0, a thread of this task, is done but has not closed its")
+    guest.transport.may_end.set()
+    guest.thread.join()
+
+
+def test_a_task_that_waits_for_its_server_has_the_failure_of_that():
+    guest = ServerThread(a_server(), Held(), 60.0, lambda error: None)  # type: ignore[arg-type]
+    guest.transport.may_end.set()
+    guest.start([], 60.0)
+    with pytest.raises(InterruptedError):
+        guest.join(0.0, lambda: None)
