@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, Self
 
 import msgspec
@@ -86,9 +87,10 @@ class RpcServer:
         self._is_closing = False
         self._failure: Exception | None = None
         self._thread: threading.Thread | None = None
-        self._zap: ZapHandler | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._opened = ExitStack()  # what ``close`` closes at last, the newest first
+        self._opened.callback(self._context.term)
         self.allowed = AllowedKeys(self.audit, f"service {name}")
         try:
             self._open(host, port)
@@ -102,14 +104,16 @@ class RpcServer:
             self.public, secret = pair_of(self._key.service(self.name))
             for role in SERVICE_ROLES:
                 self.allowed.admit(pair_of(self._key.role(role))[0], role)
-            self._zap = ZapHandler(self._context, self.allowed)
+            self._opened.callback(ZapHandler(self._context, self.allowed).close)
         self._router = router(self._context, bind_to, secret)
+        self._opened.callback(self._router.close, 0)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
         self._router.set(zmq.SNDHWM, SEND_FRAMES)
         self.admission = Admission(
             self._router, self.quotas, self.audit, self.allowed.where, self._hung_up
         )
+        self._opened.callback(self.admission.close)
         self.endpoint = bind(self._router, self.admission, bind_to)
 
     def on(
@@ -156,13 +160,7 @@ class RpcServer:
             thread.join(max(ends - time.monotonic(), 0.0))
             if thread.is_alive():
                 logger.warning("handler does not end name=%s", thread.name)
-        if hasattr(self, "admission"):
-            self.admission.close()
-        if hasattr(self, "_router"):
-            self._router.close(0)
-        if self._zap is not None:
-            self._zap.close()
-        self._context.term()
+        self._opened.close()
         os.close(self._wake)
         self._wake = -1
 

@@ -15,6 +15,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -131,6 +132,9 @@ class ZeroMqContext:
         self.pair = keypair(identity.key, identity.job) if identity.key is not None else None
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.zap: ZapHandler | None = None
+        self._linger_ms = 0
+        self._opened = ExitStack()  # what ``end`` closes, the newest first
+        self._opened.callback(self.context.term)
 
     def listen(self, bind_to: str, name: str) -> None:
         """Make ``router`` and its ``endpoint``. A key, if there is one, is needed to come in."""
@@ -139,8 +143,11 @@ class ZeroMqContext:
             allowed = AllowedKeys(where=name)
             allowed.admit(self.pair[0], "task")  # of this job, and nobody else
             self.zap, audit = ZapHandler(self.context, allowed), allowed.audit
+            self._opened.callback(self.zap.close)
         self.router = router(self.context, bind_to, None if self.pair is None else self.pair[1])
+        self._opened.callback(lambda: self.router.close(self._linger_ms))
         self.admission = Admission(self.router, of_a_job(), audit, name)
+        self._opened.callback(self.admission.close)
         self.endpoint = bind(self.router, self.admission, bind_to)
         self.admission.start()
 
@@ -163,13 +170,8 @@ class ZeroMqContext:
 
     def end(self, linger_ms: int = 0) -> None:
         """Close the router and the context; all dealers are closed already."""
-        if hasattr(self, "admission"):
-            self.admission.close()
-        if hasattr(self, "router"):
-            self.router.close(linger_ms)
-        if self.zap is not None:
-            self.zap.close()
-        self.context.term()
+        self._linger_ms = linger_ms
+        self._opened.close()
 
 
 class _Sockets(ZeroMqContext):

@@ -12,6 +12,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -83,6 +84,7 @@ class Admission:
         self._socket = socket
         self._thread: threading.Thread | None = None
         self._wake = -1
+        self._opened = ExitStack()  # what ``close`` closes
         events = EVENTS
         if limits.counts_silent:
             events |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -90,19 +92,20 @@ class Admission:
 
     def bound(self) -> None:
         """Begin to count connections, since ``socket`` listens now."""
-        while not hasattr(self, "connections"):
+        kind, fd = 0, -1
+        while kind != zmq.EVENT_LISTENING:
             kind, fd = event_of(self.monitor, 0)  # it came before ``bind`` returned
-            if kind == zmq.EVENT_LISTENING:
-                self.blocked = Blocklist(fd)
-                limits = self.limits
-                self.connections = AcceptedConnections(
-                    local_name(self.blocked.listener),
-                    limits.connections,
-                    limits.connections_per_address,
-                    limits.failures_per_s,
-                    limits.failures_burst,
-                    counts_silent=limits.counts_silent,
-                )
+        self.blocked = Blocklist(fd)
+        self._opened.callback(self.blocked.close)
+        limits = self.limits
+        self.connections = AcceptedConnections(
+            local_name(self.blocked.listener),
+            limits.connections,
+            limits.connections_per_address,
+            limits.failures_per_s,
+            limits.failures_burst,
+            counts_silent=limits.counts_silent,
+        )
 
     def start(self) -> None:
         """Call ``look`` in a thread from now on."""
@@ -161,8 +164,7 @@ class Admission:
             self._thread.join()
             os.close(self._wake)
             self._thread = None
-        if hasattr(self, "blocked"):
-            self.blocked.close()
+        self._opened.close()
         if not self.monitor.closed:
             if not self._socket.closed:
                 self._socket.disable_monitor()
