@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from horn import schedules
 from horn.errors import JobError, check_whole
 from horn.job import Job
 from horn.mistakes import teaches
@@ -127,10 +128,10 @@ class Downpour(Strategy):
     server_optimizer : the optimizer of servers. "average", the default: groups take the steps of
     the job's optimizer, each with its part of every batch, and push the changes of their weights;
     servers add these, divided by the number of groups. Else groups push gradients, of batches of
-    their own: "adagrad" applies ``learning_rate`` (a number, or a schedule of the server's updates)
-    as in DistBelief, "job" the job's own optimizer, and an optimizer itself. Momentum makes late
-    gradients worse; a synchronous Downpour has none, and the job's optimizer by default. The job's
-    weight decay and clipping hold for all but an optimizer that is given.
+    their own: "adagrad" applies ``learning_rate`` (a number, or a schedule or a function of the
+    server's updates) as in DistBelief, "job" the job's own optimizer, and an optimizer itself.
+    Momentum makes late gradients worse; a synchronous Downpour has none, and the job's optimizer
+    by default. The job's weight decay and clipping hold for all but an optimizer that is given.
     """
 
     push_every: int | None = None
@@ -167,9 +168,9 @@ class Downpour(Strategy):
         scales, rate = self.scale_by_staleness, self.learning_rate
         if not isinstance(scales, bool):
             raise JobError(f"downpour: scale_by_staleness is True or False, got {scales!r}")
-        is_rate = isinstance(rate, (int, float)) and 0 < rate < math.inf
-        if not hasattr(rate, "at") and not is_rate:
+        if isinstance(rate, (int, float)) and not 0 < rate < math.inf:
             raise JobError(f"downpour: learning_rate must be above 0, and finite, got {rate!r}")
+        schedules.check(rate, self.name)
         if self.warm_start and self.max_staleness is not None:
             raise JobError(
                 "downpour: with max_staleness nobody may be ahead, so there is no warm start; give "

@@ -10,7 +10,7 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
-from horn.errors import JobError
+from horn.errors import JobError, ModelError
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.strategies import Leave, Pull, Push, Topology, View
@@ -440,6 +440,23 @@ def test_the_rate_of_servers_may_follow_a_schedule():
 def test_what_it_cannot_do_is_said(settings, words):
     with pytest.raises(JobError, match=words):
         Downpour(**settings)
+
+
+def rate_of(iteration):
+    return 0.5 / (1 + iteration)
+
+
+def test_the_rate_of_servers_may_be_a_function():
+    """It was refused as a number that is not above 0."""
+    strategy = Downpour(server_optimizer="adagrad", learning_rate=rate_of)
+    job = strategy.prepared(a_job(horn.SGD(0.1)), Topology(2, 1, 1))
+    assert job.optimizer.rate(4) == 0.1
+
+
+@pytest.mark.parametrize("rate", [True, "0.1", horn.Cosine, lambda a, b: 0.1])
+def test_a_rate_of_servers_that_is_none_is_refused_at_once(rate):
+    with pytest.raises(ModelError, match="downpour: .*learning_rate"):
+        Downpour(learning_rate=rate)
 
 
 def test_pushes_count_batches_and_samples():
