@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from horn import schedules
-from horn.errors import JobError, check_whole
+from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
 from horn.mistakes import teaches
 from horn.optimizers import SGD, Adagrad, Optimizer, Updated, with_settings
@@ -38,6 +38,7 @@ from horn.strategies import (
     in_words,
     rare_exchange,
 )
+from horn.strategies._aside import OwnWeights
 
 PUSHED = "pushed"
 AVERAGE, ADAGRAD, JOB = "average", "adagrad", "job"  # optimizers that servers may apply
@@ -106,15 +107,12 @@ class Moving(ReplicaOptimizer):
 
 
 @dataclass
-class DownpourMemory:
-    """The memory of one task; clock counts its pushes. aside : the group's own weights, while
-    those of the servers are measured.
-    """
+class DownpourMemory(OwnWeights):
+    """The memory of one task; clock counts its pushes."""
 
     clock: int = 0
     unpushed_batches: int = 0
     unpushed_samples: int = 0
-    aside: dict[str, Array] = field(default_factory=dict)
 
 
 @teaches
@@ -170,7 +168,10 @@ class Downpour(Strategy):
             raise JobError(f"downpour: scale_by_staleness is True or False, got {scales!r}")
         if isinstance(rate, (int, float)) and not 0 < rate < math.inf:
             raise JobError(f"downpour: learning_rate must be above 0, and finite, got {rate!r}")
-        schedules.check(rate, self.name)
+        try:
+            schedules.check(rate, "downpour")
+        except ModelError as error:
+            raise JobError(str(error)) from error
         if self.warm_start and self.max_staleness is not None:
             raise JobError(
                 "downpour: with max_staleness nobody may be ahead, so there is no warm start; give "
@@ -281,9 +282,7 @@ class Downpour(Strategy):
         return clock * self.push_batches
 
     def before_batch(self, memory: DownpourMemory, view: View) -> Requests:
-        for name, array in memory.aside.items():
-            view.parameters[name][...] = array
-        memory.aside = {}
+        memory.take_back(view)
         if view.n_batches % self.pull_batches == 0:
             yield Pull(memory.clock, is_early=True)
         memory.unpushed_batches += 1
@@ -304,7 +303,7 @@ class Downpour(Strategy):
     def at_epoch_end(self, memory: DownpourMemory, view: View) -> Requests:
         if view.group == 0:  # it measures the servers' parameters
             if view.n_batches % self.pull_batches:  # else the next batch pulls
-                memory.aside = {name: array.copy() for name, array in view.parameters.items()}
+                memory.set_aside(view)
             yield Pull(memory.clock)
 
     def at_end(self, memory: DownpourMemory, view: View) -> Requests:

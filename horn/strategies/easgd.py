@@ -38,18 +38,18 @@ from horn.strategies import (
     View,
     rare_exchange,
 )
+from horn.strategies._aside import OwnWeights
 
 
 @dataclass
-class EasgdMemory:
+class EasgdMemory(OwnWeights):
     """The memory of one task: clock counts its exchanges, samples those since the last. centre : a
-    copy of the servers'. aside : the group's own weights, while the centre is measured.
+    copy of the servers'.
     """
 
     clock: int = 0
     samples: int = 0
     centre: dict[str, Array] = field(default_factory=dict)
-    aside: dict[str, Array] = field(default_factory=dict)
 
 
 @teaches
@@ -98,7 +98,7 @@ class EASGD(Strategy):
         return clock * self.every
 
     def before_batch(self, memory: EasgdMemory, view: View) -> Requests:
-        _take_back(memory, view)
+        memory.take_back(view)
         if (view.n_batches + 1) % self.every == 0:  # it comes while the batch is computed
             yield Pull(memory.clock, is_early=True, into=memory.centre)
 
@@ -109,11 +109,11 @@ class EASGD(Strategy):
 
     def at_epoch_end(self, memory: EasgdMemory, view: View) -> Requests:
         if view.group == 0:
-            memory.aside = {name: array.copy() for name, array in view.parameters.items()}
+            memory.set_aside(view)
             yield Pull(memory.clock)
 
     def at_end(self, memory: EasgdMemory, view: View) -> Requests:
-        _take_back(memory, view)
+        memory.take_back(view)
         if memory.samples:
             yield Pull(memory.clock, into=memory.centre)
             yield from self._exchange(memory, view)
@@ -134,13 +134,6 @@ class EASGD(Strategy):
         yield Push(memory.clock, n, memory.centre, batches=view.n_batches)
         memory.clock += 1
         memory.samples = 0
-
-
-def _take_back(memory: EasgdMemory, view: View) -> None:
-    """Restore the group's own weights after a measurement of the centre."""
-    for name, array in memory.aside.items():
-        view.parameters[name][...] = array
-    memory.aside = {}
 
 
 STRATEGY = EASGD

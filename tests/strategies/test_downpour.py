@@ -10,7 +10,7 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
-from horn.errors import JobError, ModelError
+from horn.errors import JobError
 from horn.job import Job
 from horn.partition.placement import Placement
 from horn.strategies import Leave, Pull, Push, Topology, View
@@ -455,7 +455,7 @@ def test_the_rate_of_servers_may_be_a_function():
 
 @pytest.mark.parametrize("rate", [True, "0.1", horn.Cosine, lambda a, b: 0.1])
 def test_a_rate_of_servers_that_is_none_is_refused_at_once(rate):
-    with pytest.raises(ModelError, match="downpour: .*learning_rate"):
+    with pytest.raises(JobError, match="downpour: .*learning_rate"):
         Downpour(learning_rate=rate)
 
 
