@@ -91,14 +91,7 @@ class Sparse:
             assert self.csr is not None
             indptr = _whole(self.csr[0], "csr: indptr")
             indices = _whole(self.csr[1], "csr: indices")
-            if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
-                raise ModelError(
-                    f"Sparse(csr): indptr must have {n_receivers + 1} entries from 0 to "
-                    f"{len(indices)} (one row per receiver); got {len(indptr)} entries"
-                )
-            lengths = np.diff(indptr)
-            if np.any(lengths < 0):
-                raise ModelError("Sparse(csr): indptr must not decrease")
+            lengths = _lengths(indptr, len(indices), n_receivers, "Sparse(csr)")
         _check(np.repeat(np.arange(n_receivers), lengths), indices, n_sources)
         return Edges(np.concatenate([[0], np.cumsum(lengths)]), indices)
 
@@ -190,15 +183,7 @@ def checked(found: Any, n_sources: int, n_receivers: int, whose: str) -> Edges |
     indptr = _whole(found.indptr, "indptr", whose)
     indices = _whole(found.indices, "indices", whose)
     n = len(indices)
-    if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != n:
-        ends = f" from {indptr[0]} to {indptr[-1]}" if len(indptr) else ""
-        raise ModelError(
-            f"{whose}: indptr must have {n_receivers + 1} entries from 0 to {n}, the number of "
-            f"indices (one row per receiver); got {len(indptr)} entries{ends}"
-        )
-    lengths = np.diff(indptr)
-    if np.any(lengths < 0):
-        raise ModelError(f"{whose}: indptr must not decrease")
+    lengths = _lengths(indptr, n, n_receivers, whose)
     _check(np.repeat(np.arange(n_receivers), lengths), indices, n_sources, whose)
     shape, weight = found.weight_shape, found.weight
     if (shape is None) != (weight is None):
@@ -223,6 +208,22 @@ def checked(found: Any, n_sources: int, n_receivers: int, whose: str) -> Edges |
             f"0..{n_weights - 1}"
         )
     return Edges(indptr, indices, weight, shape)
+
+
+def _lengths(indptr: Any, n: int, n_receivers: int, whose: str) -> Any:
+    """How many of the ``n`` indices each receiver has (n_receivers,). Raises ModelError for what
+    divides them otherwise.
+    """
+    if len(indptr) != n_receivers + 1 or indptr[0] != 0 or indptr[-1] != n:
+        ends = f" from {indptr[0]} to {indptr[-1]}" if len(indptr) else ""
+        raise ModelError(
+            f"{whose}: indptr must have {n_receivers + 1} entries from 0 to {n}, the number of "
+            f"indices (one row per receiver); got {len(indptr)} entries{ends}"
+        )
+    lengths = np.diff(indptr)
+    if np.any(lengths < 0):
+        raise ModelError(f"{whose}: indptr must not decrease")
+    return lengths
 
 
 def _check(receivers: Any, sources: Any, n_sources: int, whose: str = "Sparse") -> None:
