@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from horn.atomic_write import atomic_write
 from horn.errors import HornError, ModelError
 from horn.formats.files import missing
+from horn.formats.header import DTYPES, MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,12 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 PROGRAMS = (".py", ".ipynb")  # no result may replace a program
-DTYPES = {  # of safetensors, in NumPy's words
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2",
-    "I8": "|i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1",
-}  # fmt: skip
 PIECE_BYTES = 1 << 20  # of a file that are read at once
-MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 # Limits of Linux (255, 4,095), less the affixes of the temporary file's name.
 MAX_NAME_BYTES, MAX_PATH_BYTES = 240, 4080
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn.checkpoint import manifest as manifests
-from horn.checkpoint.parts import DTYPES, SUFFIX, PartFile, PieceEntry, open_part
+from horn.checkpoint.parts import SUFFIX, PartFile, PieceEntry, open_part
 from horn.checkpoint.places import Array, Index, Place, axis, count, cross, intersection
 from horn.errors import CheckpointError
+from horn.formats.header import DTYPES
 
 if TYPE_CHECKING:
     import numpy.typing as npt

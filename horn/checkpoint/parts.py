@@ -22,17 +22,13 @@ from horn.checkpoint import disk
 from horn.checkpoint.checked_json import as_json, convert, damaged, decode
 from horn.checkpoint.places import Array, Axis, Place, axis
 from horn.errors import CheckpointError
+from horn.formats.header import DTYPES, MAX_HEADER_BYTES
 
 FORMAT = "horn checkpoint part"
 VERSION = 1
 MAX_PLACE = 1 << 60  # counts stay below 2**63
-MAX_HEADER_BYTES = 100_000_000  # what safetensors itself allows
 PART_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SUFFIX = ".safetensors"
-DTYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "<u2", "I16": "<i2", "U32": "<u4",
-    "I32": "<i4", "U64": "<u8", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip
 CODES = {np.dtype(name): code for code, name in DTYPES.items()}
 
 

@@ -2,7 +2,8 @@
 
 ``FORMATS`` is the table of the files that are read. Beside their readers: ``files`` (errors of
 opening), ``parts`` (of one array), ``tables`` (of pandas, polars, pyarrow), ``tensors``,
-``convert``, ``ahead``, and ``download`` (known files and their checksums).
+``convert``, ``ahead``, ``header`` (of safetensors), and ``download`` (known files and their
+checksums).
 """
 
 from __future__ import annotations
