@@ -53,17 +53,21 @@ def binary_cross_entropy(output: Any, target: Any) -> Any:
 
 def cross_entropy_of_softmax(raw: Any, target: Any) -> Any:
     """cross_entropy(softmax(raw), target), without a softmax that underflows: t (log sum exp(raw) -
-    raw). d loss / d raw is softmax(raw) sum(t) - t.
+    raw). d loss / d raw is softmax(raw) sum(t) - t. Where t is 0 raw may be -inf.
     """
     apart = raw - raw.max()
-    return target * (math.log(math.exp(apart).sum()) - apart)
+    own = math.where(target != 0.0, apart, 0.0)
+    return target * (math.log(math.exp(apart).sum()) - own)
 
 
 def binary_cross_entropy_of_sigmoid(z: Any, target: Any) -> Any:
     """binary_cross_entropy(sigmoid(z), target), without a sigmoid that rounds to 0 or 1. d loss /
-    d z is sigmoid(z) - t.
+    d z is sigmoid(z) - t. No sum of numbers of either sign: z may be infinite where it is right.
     """
-    return math.softplus(z) - target * z
+    is_above = z > 0.0
+    share = math.where(is_above, 1.0 - target, -target)
+    further = math.where(share != 0.0, share * z, 0.0)
+    return math.softplus(math.where(is_above, -z, z)) + further
 
 
 def own_output(output: Any, target: Any) -> Any:

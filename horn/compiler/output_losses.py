@@ -132,7 +132,8 @@ class Losses:
             return self._softmax(last, output, target)
         if code.stable:
             z = self.messages.at_vertex(code.forward.output.args[0], code, "forward")
-            return Judged(make(Op.SOFTPLUS, z) - target * z, output - target)
+            loss = parse_function(losses.binary_cross_entropy_of_sigmoid, z, target)
+            return Judged(loss, output - target)
         return self._formula(last, code, output, target)
 
     def _softmax(self, last: Layer, output: Node, target: Node) -> Judged:
@@ -145,7 +146,8 @@ class Losses:
         total = self.storage.reduction_loop(
             make(Op.EXP, raw - top), "o", "sum", frame, f"{last.name}.sum"
         )
-        loss = target * (make(Op.LOG, total) - (raw - top))
+        own = select(make(Op.NE, target, ZERO), raw - top, ZERO)  # 0 * -inf is none
+        loss = target * (make(Op.LOG, total) - own)
         if self.reads[last.name].kind == "label":
             return Judged(loss, output - target)
         wide = target if "o" in target.axes else self._wide(target, frame)
