@@ -22,6 +22,7 @@ from horn.training.describe_job import JobDescriber
 
 logger = logging.getLogger(__name__)
 
+_WITH_ITS_MODEL = "Job(model.network, ..., initial=model)"
 MAX_SAID = 5  # differences that are named in one message
 SHORT = 100  # letters of a value in a message
 # What is said in short of a job, and the part of "job" that says it in full.
@@ -113,8 +114,9 @@ def check_same(
     changeable: Collection[str] | None = None,
 ) -> None:
     """Check that the job of a checkpoint at a place is this one. Raises CheckpointError with the
-    differences; if ``is_changed`` only logs them. Parts that cannot be compared are logged.
-    changeable : of servers, the only parts for which ``is_changed`` counts; None : all.
+    differences; if ``is_changed`` only logs them, but for arrays of other shapes or synapses. Parts
+    that cannot be compared are logged. changeable : of servers, the only parts for which
+    ``is_changed`` counts; None : all.
     """
     try:
         found, unknown = differences(theirs, mine), uncompared(theirs, mine)
@@ -127,6 +129,8 @@ def check_same(
         ]
         if theirs["dtype"] != mine["dtype"]:
             resized.append(f"all numbers were {theirs['dtype']}, are {mine['dtype']}")
+        was = _synapses(theirs)
+        rewired = [name for name, now in _synapses(mine).items() if was.get(name, now) != now]
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # nothing that horn wrote
         what = f"says of its job what this horn does not write ({type(error).__name__}: {error})"
         raise CheckpointError(place, f"{what[:300]}; use an older checkpoint") from error
@@ -143,16 +147,37 @@ def check_same(
         remedy = 'or go on knowingly with --changed (in horn.train: resume="changed")'
         if resized:
             remedy = "or begin with what it learned: Job(initial=...)"
+        elif rewired:
+            remedy = f"or begin with what it learned: {_WITH_ITS_MODEL}"
         what = f"is of another job: {in_words(found)}. Resume with the job that wrote it, {remedy}"
         raise CheckpointError(place, what)
     if resized:
         what = f"has other arrays: {in_words(resized)}. Resume with those of before, or begin with"
         remedy = "Job(initial=...), where a layer of another size needs another name"
         raise CheckpointError(place, f"{what} {remedy}")
+    if rewired:
+        seed = theirs["seed"]
+        by_seed = f" (it has horn.Network(seed={seed}))" if seed != mine["seed"] else ""
+        what = f"has weights of other synapses than this job: {in_words(rewired)}"
+        remedy = f"Resume with the connections of before{by_seed}, or begin with {_WITH_ITS_MODEL}"
+        raise CheckpointError(place, f"{what}. {remedy}")
     if found:
         logger.warning("going on with a changed job: %s: %s", place, in_words(found))
     if unknown:
         logger.warning("%s: not compared with this job: %s", place, "; ".join(unknown))
+
+
+def _synapses(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What says of which synapse each number of a weight array is, by the array's name. Weights
+    that synapses share are of none of them.
+    """
+    found = {}
+    for layer in identity["job"]["network"]["layers"].values():
+        for link in layer["links"]:
+            edges = link["edges"]
+            if edges is not None and "indptr" in edges and edges["weight"] is None:
+                found[link["weight"]] = edges["indptr"], edges["indices"]
+    return found
 
 
 def in_words(found: list[str]) -> str:

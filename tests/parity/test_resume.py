@@ -585,6 +585,25 @@ def test_what_changed_cannot_help_with_is_not_sent_to_it(saved):
             horn.train(given, resume=saved, changed=True)
 
 
+def test_learned_weights_do_not_go_to_other_synapses_of_another_seed(saved):
+    given = other(network=network().rebuilt(seed=6))
+    with pytest.raises(CheckpointError) as caught:
+        horn.train(given, resume=saved)
+    assert "initial=model" in str(caught.value) and "--changed" not in str(caught.value)
+    words = r"of other synapses than this job: layer2\.weight\..*it has horn\.Network\(seed=5\)"
+    with pytest.raises(CheckpointError, match=words):
+        horn.train(given, resume=saved, changed=True)
+
+
+def test_another_seed_of_the_same_synapses_goes_on_where_that_is_meant(tmp_path, caplog):
+    settings = {"checkpoints": tmp_path, "checkpoint_every": 4}
+    horn.train(job(is_dense=True, epochs=1), **settings)
+    dense = job(is_dense=True)
+    given = dense.with_settings(network=dense.network.rebuilt(seed=6))
+    assert horn.train(given, resume="changed", **settings).iterations == given.n_iterations
+    assert "its seed is 5, here 6" in caplog.text
+
+
 def test_epochs_that_became_other_numbers_of_updates_are_said(tmp_path, caplog):
     """It is updates that count: nothing is left of as many epochs of half as many."""
     settings = {"checkpoints": tmp_path, "checkpoint_every": PER_EPOCH}
