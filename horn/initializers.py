@@ -159,6 +159,13 @@ def resolve(init: str | float | Initializer, where: str) -> Initializer:
     if not isinstance(init, str):
         if isinstance(init, type) or not hasattr(init, "values"):
             remedy = f"; write {init.__name__}(...)" if isinstance(init, type) else ""
+            if isinstance(init, (list, tuple)) or hasattr(init, "shape"):
+                remedy = (
+                    ". Arrays are given to the job by name: horn.Job(net, data, initial="
+                    '{"layer1.weight": array}), that of sparse connections as a scipy matrix or in '
+                    "the order of the synapses; connect=horn.Sparse(matrix=..., values=True) "
+                    "begins with the matrix's own numbers"
+                )
             raise ModelError(
                 f"{where}: init must be a name, a number or an initialiser, got "
                 f"{mistakes.shown(init)}{remedy}"

@@ -230,3 +230,32 @@ def test_fans_of_a_convolution_are_those_of_pytorch(groups: int) -> None:
 def test_what_gives_no_weights_is_refused_where_it_is_made(make, said):
     with pytest.raises(ModelError, match=said):
         make()
+
+
+@pytest.mark.parametrize("array", [np.full(10, 0.5), np.ones((5, 4)), [0.5] * 10])
+def test_an_array_is_told_where_it_is_given(array):
+    net = horn.Network(seed=1)
+    net.input(4)
+    with pytest.raises(ModelError, match=r'initial=\{"layer1\.weight": array\}\).*values=True'):
+        net.layer(5, connect=horn.Sparse(fan_in=2), init=array)
+
+
+def test_what_the_refusal_of_an_array_says_begins_sparse_connections():
+    sparse = pytest.importorskip("scipy.sparse")
+
+    def network(**settings):
+        net = horn.Network(seed=1)
+        net.input(4)
+        net.layer(5, **{"connect": horn.Sparse(fan_in=2), **settings})
+        net.output(2, loss="squared_error")
+        return net
+
+    data, numbers = (np.ones((2, 4)), np.ones((2, 2))), np.arange(10.0)
+    by_name = horn.Job(network(), data, initial={"layer1.weight": numbers}).network
+    np.testing.assert_array_equal(by_name.initial_parameters()["layer1.weight"], numbers)
+    edges = network().layers[1].links[0].edges
+    matrix = sparse.csr_array((numbers, edges.indices, edges.indptr), (5, 4))
+    as_matrix = horn.Job(network(), data, initial={"layer1.weight": matrix}).network
+    np.testing.assert_array_equal(as_matrix.initial_parameters()["layer1.weight"], numbers)
+    own = network(connect=horn.Sparse(matrix=matrix, values=True))
+    assert own.initial_parameters()["layer1.weight"].sum() == numbers.sum()
