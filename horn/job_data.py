@@ -181,7 +181,8 @@ class DataPreparation:
                 raise DataError(
                     f"data: has {data.n_features:,} features per sample, but the model that it "
                     f"begins with normalizes {len(normal.mean):,}, each by its own mean; give the "
-                    "same features, or normalize=False and normalize them yourself"
+                    "same features, begin with its arrays alone (initial=model.parameters), so "
+                    "that these data are measured, or normalize=False and normalize them yourself"
                 )
         elif self.normalize and normal is None:
             of_step = self.network.n_inputs if self.network.steps else None

@@ -330,3 +330,23 @@ def test_the_channels_of_each_of_several_inputs() -> None:
     flat.output(2, activation="softmax", loss="cross_entropy", inputs=both)
     with pytest.raises(ModelError, match="needs an input with channels, as .* they are "):
         horn.Job(flat, ({"c": x["c"], "d": x["c"][:, :2]}, y), normalize="channel")
+
+
+def test_several_inputs_of_another_size_are_told_to_begin_with_the_arrays_alone() -> None:
+    def job(size: int, **settings: Any) -> horn.Job:
+        net = horn.Network(seed=1)
+        a, b = net.input((size, size, 2), name="a"), net.input((size, size, 1), name="b")
+        windows = {a: horn.Convolution(3, 3), b: horn.Convolution(3, 3)}
+        net.layer(inputs=[a, b], connect=windows, name="maps")
+        net.output(2, activation="softmax", loss="cross_entropy", name=f"of_{size}")
+        rng = np.random.default_rng(0)
+        x = {"a": rng.random((8, size, size, 2)), "b": rng.random((8, size, size, 1))}
+        return horn.Job(net, (x, np.arange(8) % 2), epochs=1, normalize="channel", **settings)
+
+    model = horn.train(job(5)).model
+    with pytest.raises(DataError, match=r"108 features per sample.*initial=model\.parameters"):
+        job(6, initial=model)
+    begun = job(6, initial=model.parameters)
+    assert begun.data.normalization is not None and len(begun.data.normalization.mean) == 108
+    assert "maps.weight.a" in begun.initial.taken
+    assert horn.train(begun).iterations == 1
