@@ -64,6 +64,8 @@ class Optimizer:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.__module__ == __name__:  # looking for slips here took 5 % of a task's imports
+            return
         for method in ("update", "prepared", "of_derived", "clip_factor", "rate"):
             if method in vars(cls):
                 continue

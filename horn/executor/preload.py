@@ -46,7 +46,7 @@ MORE = ("horn.coordination.barrier", "horn.coordination.membership", "horn.coord
 # Kept for later processes; the name says which Python, and at which optimization.
 KEPT = Path(importlib.util.cache_from_source(__file__)).with_suffix(".tasks")
 STANDARD = os.path.dirname(os.__file__) + os.sep
-# Whose classes are made again, whatever this parent has imported.
+# Whose code is handed over with all that they import, and whose classes are made again.
 OF_TASKS = ("horn.process.main", "horn.backends.kernels", "horn.transport.shm")
 
 # What a task runs first; memory and start are given. dataclasses looks for exec in its own names
@@ -210,7 +210,8 @@ def _keep(data: bytes) -> None:
 
 def _bundle() -> tuple[dict[str, tuple[str, int, int]], bytes]:
     """The files, their time and size, by module; and the code."""
-    importlib.import_module("horn.coordination.session")  # and kazoo, if not yet
+    for name in OF_TASKS:  # what tasks import, whatever this parent has
+        importlib.import_module(name)
     files: dict[str, tuple[str, int, int]] = {}
     index: dict[str, tuple[str, str, str | None, int, int]] = {}
     codes: list[bytes] = []
@@ -280,8 +281,6 @@ def _texts() -> dict[str, CodeType]:
             found[text] = code
         exec(code, *spaces)
 
-    for name in OF_TASKS:
-        importlib.import_module(name)
     here: dict[str, Any] = vars(dataclasses)
     before = here.get("exec")  # FINDER's, in a process that was itself given code
     here["exec"] = run

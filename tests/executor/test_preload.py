@@ -302,6 +302,27 @@ print(os.readlink(f"/proc/self/fd/{found}"), vars(dataclasses).get("exec") is ru
     assert again > 0.95 * whole, (again, whole)
 
 
+def test_who_has_imported_little_hands_over_all_that_tasks_import():
+    """What a command or an agent kept lacked a hundred modules of horn, which every later task of
+    anyone read by itself.
+    """
+    program = """
+import sys
+from horn.executor import preload
+files, _ = preload._bundle()
+import horn.process.main
+found = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("horn", "kazoo")}
+plain = [n for n, m in found.items() if (m.__file__ or "").endswith(".py")]
+print(len(plain) > 200, [n for n in (*plain, "difflib", "gzip") if n not in files])
+"""
+    ours = {**KEEPS, "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        check=True, capture_output=True, text=True, timeout=60, env=ours,
+    )  # fmt: skip
+    assert said.stdout.strip() == "True []"
+
+
 def test_a_users_file_may_have_the_name_of_a_module_that_horn_has_not_imported(tmp_path):
     (tmp_path / "colorsys.py").write_text("mine = True\n")
     importlib.import_module("colorsys")  # so that its code is handed over, too
