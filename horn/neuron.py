@@ -369,8 +369,8 @@ def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
         for name, value in vars(base).items():
             if type(value) is kind:
                 found[name] = value
-            else:
-                found.pop(name, None)
+            elif name in found:
+                del found[name]
     return found
 
 

@@ -431,8 +431,8 @@ def below(*roots: Any, stop: Iterable[Traced] = ()) -> list[Traced]:
         node = pending.pop()
         if node.serial not in found:
             found[node.serial] = node
-            if node.serial not in ends:
-                pending.extend(a for a in node.args if isinstance(a, Traced))
+            if node.args and node.serial not in ends:
+                pending += [a for a in node.args if isinstance(a, Traced)]
     return [found[serial] for serial in sorted(found, reverse=True)]
 
 

@@ -215,9 +215,11 @@ def _deltas(
     firsts: dict[str, Any] = {}
     for wire, x, weights in fired.leaves:
         firsts.setdefault(stage.group(wire), (x, weights))
-    made = (fired.call.fed, *fired.call.kept.values())
-    products = [n for n in below(*made) if n.op == "mul"]
-    products = products if shared is None else shared.products
+    if shared is None:
+        made = (fired.call.fed, *fired.call.kept.values())
+        products = [n for n in below(*made) if n.op == "mul"]
+    else:
+        products = shared.products
     return {
         group: {
             name: sum(table.get(n.serial, 0.0) for n in products if _is_of(n, x, w))

@@ -434,14 +434,14 @@ class Engine:
         silent: dict[tuple[int, int], int] = {}
         loss, sent, deltas, ends = 0.0, [], [], list[Sample]()
         earlier, first_sample = self._goes_on(rows, first_sample)
-        steps = max(self.network.steps, 1)
+        steps, mean_steps = max(self.network.steps, 1), self._mean_steps(self._data, rows)
         asks = any(stage.asks_batch for stage in self.stages[1:])
         together = len(rows) if asks else 1
         for first in range(0, len(rows), max(together, 1)):
             these = range(first, min(first + together, len(rows)))
             samples, backs = self._pass(
                 rows, these, iteration, first_sample, memory, states, silent, want_deltas,
-                [earlier[k] for k in these if earlier],
+                mean_steps, [earlier[k] for k in these if earlier],
             )  # fmt: skip
             ends += samples
             for sample, back in zip(samples, backs, strict=True):
@@ -484,15 +484,15 @@ class Engine:
     def _pass(
         self, rows: Array, these: Sequence[int], iteration: int, first_sample: int,
         memory: LearnedNumbers, states: Numbers, silent: dict[tuple[int, int], int],
-        want_deltas: bool, earlier: Sequence[Sample] = (),
+        want_deltas: bool, mean_steps: float, earlier: Sequence[Sample] = (),
     ) -> tuple[list[Sample], list[Gradients]]:  # fmt: skip
         """Run some samples of a batch together, forward and back: the last step of each, and the
         gradients at its first step. silent : input neurons that sit the batch out are added.
-        earlier : the same samples one step before, where their sequences continue.
+        mean_steps : of the whole batch. earlier : the same samples one step before, where their
+        sequences continue.
         """
         assert self._data is not None
         n_steps = {k: self._n_steps(self._data, rows[k]) for k in these}
-        mean_steps = self._mean_steps(self._data, rows)
         read = {k: self._by_step(int(rows[k]), n_steps[k]) for k in these}
         latest = dict(zip(these, earlier, strict=False))
         in_time = list[dict[int, Sample]]()  # for each step the samples that have it
@@ -575,9 +575,10 @@ class Engine:
         these = range(len(rows)) if any(stage.asks_batch for stage in self.stages[1:]) else [k]
         memory, states = self._memory(training=True), flat(self._states)
         earlier, first_sample = self._goes_on(rows, first_sample)
+        assert self._data is not None
         samples, backs = self._pass(
             rows, these, iteration, first_sample, memory, states, {}, True,
-            [earlier[i] for i in these if earlier],
+            self._mean_steps(self._data, rows), [earlier[i] for i in these if earlier],
         )  # fmt: skip
         at = list(these).index(k)
         return samples[at], backs[at]

@@ -298,3 +298,17 @@ def test_a_sequence_is_read_once_and_its_steps_share_those_before(monkeypatch):
     assert last.past[0].past[0] is last.past[1] is last.past[:2][1]
     assert [*last.past[0].past] == [*last.past][1:]
     assert isinstance(last.past, passes.Chain) and isinstance(gradients.later, passes.Chain)
+
+
+def test_a_batch_asks_for_the_length_of_each_sequence_a_fixed_number_of_times(monkeypatch):
+    """Each sample took the mean of the whole batch: a question for every pair of samples."""
+    asked = []
+    n_steps = engine_of_python.Engine._n_steps
+
+    def counted(self, data, row):
+        asked.append(row)
+        return n_steps(self, data, row)
+
+    monkeypatch.setattr(engine_of_python.Engine, "_n_steps", counted)
+    step(engine(network(WeightedSum), dataset(6, 3, 3)), 6)
+    assert len(asked) == 12
