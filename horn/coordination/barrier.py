@@ -7,10 +7,14 @@ start.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
 from horn.coordination import paths
@@ -23,6 +27,7 @@ from horn.coordination.records import (
     Reply,
     SessionExpired,
     Step,
+    Znode,
 )
 from horn.coordination.session import Session
 from horn.errors import (
@@ -36,8 +41,11 @@ from horn.errors import (
 )
 from horn.patience import Patience
 
+logger = logging.getLogger(__name__)
+
 TURN_S = 1.0  # seconds between two looks at the clock while waiting
 LOOK_S = 0.5  # for each request of the last check before an error
+TIDY_S = 2.0  # for removing what earlier attempts have left; what stays is the next attempt's
 KEPT = 2  # generations whose marks stay: the one that slow tasks may still read, and this one
 
 
@@ -96,7 +104,8 @@ class GroupBarrier:
         self._departed = membership.departures() if membership is not None else Counter()
         self._wake = threading.Event()
         self._crossing: _Crossing | None = None
-        self._prepare(attempt)
+        if self._attempt_folder not in coord.children(folder):
+            coord.ensure(f"{folder}/{self._attempt_folder}")
         self._unsubscribe = [coord.subscribe(self._on_event)]
         if membership is not None:
             self._unsubscribe.append(membership.subscribe(self._on_change))
@@ -214,7 +223,7 @@ class GroupBarrier:
                     f"already, as another process; give the new one another attempt"
                 )
             if mark is not None:  # ours, from before the connection broke
-                crossing.marks, crossing.arrived = self._marks(crossing), True
+                crossing.marks, crossing.arrived = self._marks(crossing, mark), True
         else:
             raise ProtocolError(f"{crossing.folder}: ZooKeeper refuses to write: {refused.reason}")
         self._arrive(crossing)
@@ -232,12 +241,21 @@ class GroupBarrier:
             )
         self.coord.ensure(crossing.folder, self._folder(generation + 1))
 
-    def _marks(self, crossing: _Crossing) -> list[str]:
-        """Find the two marks of an arrival whose answer was lost with the connection."""
-        token = self._token()
-        paths_ = [f"{crossing.folder}/{mark}" for mark in self.coord.children(crossing.folder)]
-        nodes = {path: self.coord.get(path) for path in paths_}
-        return sorted(path for path, node in nodes.items() if node and node.data == token)
+    def _marks(self, crossing: _Crossing, mine: Znode) -> list[str]:
+        """Find the two marks of an arrival whose answer was lost with the connection. One
+        transaction made both; the zxids of numbered marks grow, so that few need to be read.
+        """
+
+        @cache
+        def created(path: str) -> int:
+            node = self.coord.get(path)
+            return 0 if node is None else node.created
+
+        names = self.coord.children(crossing.folder)
+        numbered = [f"{crossing.folder}/{name}" for name in names if name.startswith("n-")]
+        at = bisect_left(numbered, mine.created, key=created)
+        found = [path for path in numbered[at : at + 1] if created(path) == mine.created]
+        return [f"{crossing.folder}/in-{self.name}", *found]
 
     # Waiting
 
@@ -317,12 +335,19 @@ class GroupBarrier:
             folder = f"{self.folder}/{self._attempt_folder}/{name}"
             if folder not in kept and name < paths.generation(generation):
                 self.coord.remove(folder)
+        self._remove_earlier()
 
-    def _prepare(self, attempt: int) -> None:
-        """Make the attempt's folder; remove those of earlier attempts."""
-        folders = self.coord.children(self.folder)
-        if self._attempt_folder not in folders:
-            self.coord.ensure(f"{self.folder}/{self._attempt_folder}")
-        for folder in folders:
-            if folder.partition("-")[0] < f"{attempt:016x}":
-                self.coord.remove(f"{self.folder}/{folder}")
+    def _remove_earlier(self) -> None:
+        """Remove the folders of earlier attempts. They harm nobody, so there is a short deadline:
+        the others are at work already, and wait for this member.
+        """
+        deadline = time.monotonic() + TIDY_S
+        attempt = self._attempt_folder.partition("-")[0]
+        for folder in self.coord.children(self.folder):
+            if folder.partition("-")[0] < attempt:
+                left_s = deadline - time.monotonic()
+                try:
+                    self.coord.remove(f"{self.folder}/{folder}", left_s)
+                except Unreachable as error:
+                    logger.info("not tidy path=%s/%s reason=%s", self.folder, folder, error)
+                    return

@@ -8,10 +8,10 @@ have landed is looked up before it is repeated. Written over one asynchronous ``
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -30,6 +30,9 @@ MAX_DATA_BYTES = 1_000_000  # ZooKeeper's own limit is 1,048,575 for the whole f
 # Of a step beside its path and data: its header, and the access list of a node that it makes.
 STEP_BYTES, CREATE_BYTES = 30, 250
 ANSWER_S = 10.0  # how long a call waits for its answer unless told otherwise
+REMOVAL_S = 60.0  # for a folder and all below it
+BATCH = 500  # nodes that are removed in one round trip
+MOST_FILLED = 1000  # times that others may fill a folder which is being removed
 
 
 class Nodes(ABC):
@@ -106,6 +109,25 @@ class Nodes(ABC):
         """The reply to an idempotent request, repeated over broken connections."""
         return self._write(request, path, *args, timeout_s=timeout_s, **kwargs)[0]
 
+    def _each(
+        self, request: str, paths: Sequence[str], deadline: float, expected: Sequence[str]
+    ) -> list[Reply]:
+        """The replies to an idempotent request for several paths, in one round trip, repeated over
+        broken connections. expected : reasons of a refusal that the caller judges.
+        """
+        if not paths:
+            return []
+        replies = self._sent(request, paths, deadline=deadline)
+        while any(reply.reason == "broken" for reply in replies):
+            self.wait_connected(deadline - time.monotonic())
+            replies = self._sent(request, paths, deadline=deadline)
+        for path, reply in zip(paths, replies, strict=True):
+            if reply.reason == "access":
+                self._deny(path)
+            if reply.reason and reply.reason not in expected:
+                self._refuse(path, reply)
+        return replies
+
     def _refuse(self, path: str, reply: Reply) -> NoReturn:
         what = f"answers {reply.reason!r}"
         if reply.reason == "UnimplementedError":
@@ -120,19 +142,8 @@ class Nodes(ABC):
 
     def get_each(self, paths: Sequence[str], timeout_s: float = ANSWER_S) -> list[Znode | None]:
         """Several nodes in one round trip: ``get`` of each."""
-        if not paths:
-            return []
         deadline = time.monotonic() + timeout_s
-        replies = self._sent("get", paths, deadline=deadline)
-        while any(reply.reason == "broken" for reply in replies):
-            self.wait_connected(deadline - time.monotonic())
-            replies = self._sent("get", paths, deadline=deadline)
-        for path, reply in zip(paths, replies, strict=True):
-            if reply.reason == "access":
-                self._deny(path)
-            if reply.reason not in ("", "missing"):
-                self._refuse(path, reply)
-        return [reply.value for reply in replies]
+        return [reply.value for reply in self._each("get", paths, deadline, ("missing",))]
 
     def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
         """The names below ``path``, sorted; none if it is not there."""
@@ -249,27 +260,39 @@ class Nodes(ABC):
             else:
                 return list(reply.value)
 
-    def remove(self, path: str) -> bool:
-        """Remove a node and all below it; False if it was not there. Raises Conflict: others create
-        nodes below it again and again.
+    def remove(self, path: str, timeout_s: float = REMOVAL_S) -> bool:
+        """Remove a node and all below it, many in a round trip; False if it was not there. Raises
+        Conflict: others create nodes below it again and again.
         """
-        found, ends = False, math.inf
-        while True:
-            below = [path]
-            for folder in below:  # grows while it is read: parents before children
-                below += [f"{folder}/{name}" for name in self.children(folder)]
-            try:
-                for at in reversed(below):
-                    found = self.delete(at) or found
-                return found
-            except Conflict as error:  # another process created below it in the meantime
-                now = time.monotonic()
-                ends = min(ends, now + ANSWER_S)  # a large tree may take longer, without others
-                if now >= ends:
-                    raise Conflict(
-                        f"{path} is not removed: others have created nodes below it for "
-                        f"{ANSWER_S:g} s ({error}); end them first"
-                    ) from None
+        deadline = time.monotonic() + timeout_s
+        found, levels = False, [[path]]  # parents before children
+        n_full = Counter[str]()
+        while levels:
+            level = levels[-1]
+            batch, level[:] = level[:BATCH], level[BATCH:]
+            replies = self._each("delete", batch, deadline, ("missing", "children"))
+            found = found or any(reply.reason != "missing" for reply in replies)
+            # Not empty, or another process has created below it in the meantime: again later.
+            told = zip(batch, replies, strict=True)
+            full = [at for at, reply in told if reply.reason == "children"]
+            n_full.update(full)
+            if (filled := next((at for at in full if n_full[at] > MOST_FILLED), None)) is not None:
+                raise Conflict(
+                    f"{path} is not removed: others have created nodes below {filled} "
+                    f"{MOST_FILLED} times since; end them first"
+                )
+            level += full
+            listed = self._each("get_children", full, deadline, ("missing",))
+            below = [
+                f"{folder}/{name}"
+                for folder, reply in zip(full, listed, strict=True)
+                for name in reply.value or ()
+            ]
+            if below:
+                levels.append(below)
+            while levels and not levels[-1]:
+                levels.pop()
+        return found
 
 
 def _check_size(path: str, data: bytes) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 
 import pytest
 
 from horn.coordination import barrier, paths
 from horn.coordination.barrier import GroupBarrier
 from horn.coordination.membership import Membership
+from horn.coordination.records import Create
+from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
     Conflict,
@@ -305,6 +308,78 @@ def test_a_new_attempt_may_repeat_generations_and_removes_the_old_ones(zookeeper
     again = GroupBarrier(coord, folder, "a", names, attempt=6)
     again.cross(7, LONG_S)
     assert coord.children(folder) == [paths.attempt_folder(6, names)]
+
+
+def requests(coord: Session, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What a session sends from now on, counted by its name."""
+    sent, send = Counter[str](), coord.send
+
+    def counted(then, request, path, *args, **kwargs):
+        sent[request] += 1
+        send(then, request, path, *args, **kwargs)
+
+    monkeypatch.setattr(coord, "send", counted)
+    return sent
+
+
+def test_one_member_alone_removes_what_an_earlier_attempt_left(zookeeper, connect, monkeypatch):
+    # given the marks of an earlier attempt
+    folder, names = folder_of(zookeeper), ["a", "b", "c"]
+    coord = connect()
+    old = f"{folder}/{paths.attempt_folder(0, names)}/{paths.generation(0)}"
+    coord.ensure(*(f"{old}/{mark}-{name}" for mark in ("in", "n") for name in names))
+    # when all come to the next one
+    sessions = [connect() for _ in names]
+    sent = [requests(session, monkeypatch) for session in sessions]
+    group = [
+        GroupBarrier(s, folder, name, names, attempt=1)
+        for s, name in zip(sessions, names, strict=True)
+    ]
+    assert paths.attempt_folder(0, names) in coord.children(folder)  # nobody's start waits for that
+    for call in [Call(member.cross, 0, LONG_S) for member in group]:
+        call.result()
+    # then one has removed it, while the others went on
+    coord.sync(folder)
+    assert coord.children(folder) == [paths.attempt_folder(1, names)]
+    assert sum("delete" in requests for requests in sent) == 1
+
+
+def test_a_crossing_does_not_fail_by_what_cannot_be_removed(zookeeper, connect, monkeypatch):
+    folder, names = folder_of(zookeeper), ["a"]
+    coord = connect()
+    GroupBarrier(coord, folder, "a", names, attempt=5).cross(7, LONG_S)
+    again = GroupBarrier(coord, folder, "a", names, attempt=6)
+
+    def late(path, timeout_s):
+        assert timeout_s <= barrier.TIDY_S
+        raise Unreachable(coord.hosts, "no answer", timeout_s)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(coord, "remove", late)
+        again.cross(7, LONG_S)
+    assert len(coord.children(folder)) == 2
+    GroupBarrier(coord, folder, "a", names, attempt=7).cross(7, LONG_S)
+    assert coord.children(folder) == [paths.attempt_folder(7, names)]
+
+
+def test_an_arrival_without_an_answer_is_found_by_few_reads(zookeeper, connect, monkeypatch):
+    # given many that have arrived, one of them without hearing so
+    folder, names = folder_of(zookeeper), [f"t{i}" for i in range(60)]
+    coord, other = connect(), connect()
+    member = GroupBarrier(coord, folder, "t37", names)
+    at = f"{folder}/{paths.attempt_folder(0, names)}/{paths.generation(0)}"
+    coord.ensure(at)
+    for name in names:
+        data = member._token() if name == "t37" else b"another"
+        steps = [Create(f"{at}/in-{name}", data), Create(f"{at}/n-", data, sequence=True)]
+        other.commit(steps)
+    # when it arrives again
+    coord.sync(at)
+    sent = requests(coord, monkeypatch)
+    member.cross(0, LONG_S)
+    # then it knows its two marks
+    assert member._past[-1].marks == [f"{at}/in-t37", f"{at}/n-{2 * 38 - 1:010d}"]
+    assert sent["get"] <= 10
 
 
 def test_generations_may_jump_and_what_lies_before_is_removed(zookeeper, connect):

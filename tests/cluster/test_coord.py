@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import pickle
@@ -73,21 +74,18 @@ def test_a_tree_that_another_fills_again_and_again_is_given_up(zookeeper, connec
     """It was removed for ever: of a job that is removed while a task of it still registers."""
     coord, root = connect(), zookeeper.root
     coord.ensure(f"{root}/x/y")
-    children, n_looks = coord.children, 0
+    sent, n_filled = coord._sent, itertools.count()
 
-    def late(path: str) -> list[str]:
-        nonlocal n_looks
-        found, n_looks = children(path), n_looks + 1
-        assert n_looks < 100, "it does not end"
-        if not found and path == f"{root}/x/y":
-            coord.create(f"{path}/{n_looks}")
-            return []
-        return [name for name in found if not name.isdigit()]
+    def late(request, paths, *args, **kwargs):
+        if request == "delete" and paths == [f"{root}/x/y"]:
+            coord.create(f"{root}/x/y/{next(n_filled)}")
+        return sent(request, paths, *args, **kwargs)
 
-    monkeypatch.setattr(coord, "children", late)
-    monkeypatch.setattr(nodes, "ANSWER_S", 0.0)
-    with pytest.raises(errors.Conflict, match=r"/x is not removed: .*/x/y is not empty\); end"):
+    monkeypatch.setattr(coord, "_sent", late)
+    monkeypatch.setattr(nodes, "MOST_FILLED", 20)
+    with pytest.raises(errors.Conflict, match=r"/x is not removed: .* below .*/x/y 20 times since"):
         coord.remove(f"{root}/x")
+    assert next(n_filled) == 21
 
 
 def test_a_transaction_is_all_or_nothing_and_says_which_step(zookeeper, connect):
@@ -100,6 +98,37 @@ def test_a_transaction_is_all_or_nothing_and_says_which_step(zookeeper, connect)
     assert coord.get(f"{root}/a").data == b"1"
     with pytest.raises(errors.NotApplied, match="version"):
         coord.commit([Check(f"{root}/a", 7)])
+
+
+def test_a_folder_goes_with_all_below_it_in_a_few_round_trips(zookeeper, connect, monkeypatch):
+    coord, root = connect(), f"{zookeeper.root}/folder"
+    coord.ensure(*(f"{root}/{a}/{b}" for a in range(5) for b in range(8)))
+    trips, sent = [], coord._sent
+
+    def counted(request, paths, *args, **kwargs):
+        trips.append((request, len(paths)))
+        return sent(request, paths, *args, **kwargs)
+
+    monkeypatch.setattr(coord, "_sent", counted)
+    assert coord.remove(root)
+    assert trips == [
+        ("delete", 1), ("get_children", 1), ("delete", 5), ("get_children", 5), ("delete", 40),
+        ("delete", 5), ("delete", 1),
+    ]  # fmt: skip
+    assert not coord.remove(root)
+    # and one that is larger than a batch
+    monkeypatch.setattr(nodes, "BATCH", 3)
+    coord.ensure(*(f"{root}/{a}/{b}" for a in range(5) for b in range(8)))
+    assert coord.remove(root)
+    assert coord.get(root) is None
+
+
+def test_a_removal_has_a_deadline(zookeeper, connect, monkeypatch):
+    coord, root = connect(), f"{zookeeper.root}/folder"
+    coord.ensure(f"{root}/below")
+    monkeypatch.setattr(coord, "send", lambda *args, **kwargs: None)
+    with pytest.raises(errors.Unreachable, match="no answer"):
+        coord.remove(root, timeout_s=0.01)
 
 
 def test_a_secret_closes_the_tree_to_others(zookeeper, connect):
