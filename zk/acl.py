@@ -44,9 +44,13 @@ def authenticate(scheme: str | None, credential: bytes, super_digest: str | None
 
 
 @functools.lru_cache(maxsize=256)
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+def _network(text: str) -> ipaddress.IPv4Network | None:
+    """The IPv4 network of an address, or of one with a number of bits; Apache knows no others."""
+    _, slash, bits = text.partition("/")
+    if slash and not (bits.isascii() and bits.isdigit()):
+        return None
     try:
-        return ipaddress.ip_network(text, strict=False)
+        return ipaddress.IPv4Network(text, strict=False)
     except ValueError:
         return None
 

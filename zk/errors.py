@@ -15,10 +15,10 @@ class ZkError(Exception):
 
 
 class Refused(ZkError):
-    """A request broke a rule of the protocol; ``code`` is for the client."""
+    """A request broke a rule of the protocol; ``code`` and ``body`` are for the client."""
 
-    def __init__(self, code: int, path: str = "") -> None:
-        self.code, self.path = code, path
+    def __init__(self, code: int, path: str = "", *, body: bytes = b"") -> None:
+        self.code, self.path, self.body = code, path, body
         super().__init__(code, path)
 
 

@@ -26,6 +26,7 @@ NO_PASSWORD = bytes(16)
 CONTAINER_CHECK_MS = 60_000
 # The answer to a multi-read; Apache's own clients take packets of 1 MiB unless told otherwise.
 MAX_MULTI_READ_BYTES = 4 << 20
+NO_RESULTS = wire.MULTI_HEADER.pack(-1, True, -1)  # how the results of a multi end
 
 
 class Client:
@@ -128,7 +129,7 @@ class Service:
             fields = wire.decode_body(op, reader)
             body = handler(Request(client, session, op, fields, time_ms))
         except Refused as refused:
-            reply = wire.encode_reply(xid, self.tree.zxid, refused.code)
+            reply = wire.encode_reply(xid, self.tree.zxid, refused.code, refused.body)
         except WireError:
             reply = wire.encode_reply(xid, self.tree.zxid, Code.MARSHALLING)
         else:
@@ -395,12 +396,12 @@ class Service:
 
     def _on_multi_read(self, r: Request) -> bytes:
         (ops,) = r.fields
+        if not all(op in wire.READ_OPS for op, _ in ops):  # Apache ends what it has not begun
+            raise Refused(Code.MARSHALLING, body=NO_RESULTS)
         parts: list[bytes] = []
         n_bytes = 0
         for op, (path, _) in ops:  # its watch flags set no watch, as in Apache
             try:
-                if op not in wire.READ_OPS:
-                    raise WireError("a multi-read holds a change")
                 node = self.tree.get_readable(path, r.client.ids)
             except Refused as refused:
                 parts.append(wire.MULTI_HEADER.pack(-1, False, refused.code))
@@ -415,7 +416,7 @@ class Service:
             n_bytes += len(parts[-1])
             if n_bytes > MAX_MULTI_READ_BYTES:
                 raise WireError(f"a multi-read whose answer passes {MAX_MULTI_READ_BYTES} bytes")
-        parts.append(wire.MULTI_HEADER.pack(-1, True, -1))
+        parts.append(NO_RESULTS)
         return b"".join(parts)
 
     def _on_reconfig(self, r: Request) -> bytes:

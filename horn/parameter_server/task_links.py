@@ -33,7 +33,7 @@ from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import HELLO, hello_of, refused
 from horn.transport._zeromq import ZeroMqContext
 from horn.wire import frames
-from horn.wire.connection import EVENTS, event_of, monitor_of
+from horn.wire.connection import EVENTS, HANDSHAKE_FAILED, event_of, monitor_of
 from horn.wire.frames import (
     VERSION,
     Array,
@@ -178,7 +178,7 @@ class TaskLinks:
                     link.probe = Probe(link.found.endpoint, time.monotonic())
                 self._cut(link, "its connection broke: killed, crashed or cut off")
             else:
-                self._cut(link, "the handshake failed: it has another key, or has gone")
+                self._cut(link, HANDSHAKE_FAILED)
 
     @staticmethod
     def _answered(link: _Link) -> None:
@@ -191,9 +191,9 @@ class TaskLinks:
         socket = self._context.dealer(found.endpoint, incarnation)
         for option, value in NOTICES.items():
             socket.set(option, value)
-        monitor = monitor_of(socket, EVENTS)
-        link.found, link.socket, link.monitor, link.tried = found, socket, monitor, now
+        link.found, link.socket, link.tried = found, socket, now
         try:
+            link.monitor = monitor_of(socket, EVENTS)
             socket.connect(found.endpoint)
         except zmq.ZMQError as error:
             raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
@@ -206,6 +206,7 @@ class TaskLinks:
         if link.socket is not None and link.monitor is not None:
             link.socket.disable_monitor()
             link.monitor.close(0)
+        if link.socket is not None:
             link.socket.close(linger_ms)
         link.socket = link.monitor = link.end = None
         if link.is_welcome or link.why == NOT_YET:  # the reasons of later trials are vaguer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -17,13 +18,14 @@ from horn import errors
 from horn.errors import ClusterError, HornError, JobError, NotAllowed, ProtocolError, Timeout
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
-from horn.transport._zeromq import limited
 from horn.wire.connection import EVENTS, event_of, monitor_of
+from horn.wire.sockets import limited
 from horn.wire.zap import pair_of
 
 TIMEOUT_S = 10.0
 TURN_S = calls.MAX_TIMEOUT_S  # for another thread's call, or the body of its answer, to end
-MAX_FAILED = 3  # handshakes without a reason, after which it is the key
+MAX_FAILED = 3  # handshakes without a reason, after which one is looked for
+KEPT_S = 0.5  # a busy service hangs up sooner
 _RAISED = ("JobError", "NotFound", "Conflict", "NotAllowed", "ProtocolError", "ClusterError",
            "Timeout")  # fmt: skip
 
@@ -68,21 +70,22 @@ class RpcClient:
         """Connect anew: messages sent over the connection before are not sent again."""
         try:
             with ExitStack() as stack:
-                socket = stack.enter_context(limited(self._context, zmq.DEALER, self.endpoint))
-                socket.set(zmq.LINGER, 0)
-                socket.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
+                dealer = stack.enter_context(limited(self._context, zmq.DEALER, self.endpoint))
+                dealer.set(zmq.LINGER, 0)
+                dealer.set(zmq.MAXMSGSIZE, calls.MESSAGE_BYTES)
                 if self._access is not None:
-                    socket.set(zmq.CURVE_PUBLICKEY, self._access.public)
-                    socket.set(zmq.CURVE_SECRETKEY, self._access.secret)
-                    socket.set(zmq.CURVE_SERVERKEY, self._access.service)
-                monitor = stack.enter_context(monitor_of(socket, EVENTS))
-                stack.callback(socket.disable_monitor)
-                socket.connect(self.endpoint)
+                    dealer.set(zmq.CURVE_PUBLICKEY, self._access.public)
+                    dealer.set(zmq.CURVE_SECRETKEY, self._access.secret)
+                    dealer.set(zmq.CURVE_SERVERKEY, self._access.service)
+                monitor = stack.enter_context(monitor_of(dealer, EVENTS))
+                stack.callback(dealer.disable_monitor)
+                dealer.connect(self.endpoint)
                 self._stack = stack.pop_all()
         except zmq.ZMQError as error:
             raise ClusterError(f"cannot connect to {self.endpoint!r}: {error}") from error
-        self._socket, self._monitor = socket, monitor
+        self._socket, self._monitor = dealer, monitor
         self._n_failed = 0  # failed handshakes in a row
+        self._is_refused = False  # the last of them, for the key
         self._is_up = False  # the handshake is done
         self._broke = False  # it is down again, or was refused: the next call has another
 
@@ -268,11 +271,16 @@ class RpcClient:
         self._check_connection()
 
     def _check_connection(self) -> None:
-        """Check the connection. Raises NotAllowed."""
+        """Check the connection. Raises NotAllowed; ClusterError: the service is busy."""
         self._drain()
         if self._n_failed >= MAX_FAILED and not self._broke:
             self._broke = True
             self._stack.close()  # it would try again and again
+            if not (self._is_refused or _is_kept(self.endpoint)):
+                raise ClusterError(
+                    f"{self.endpoint} hangs up on every connection: it is busy, with as many "
+                    f"connections as it takes; try again later"
+                )
             raise NotAllowed(
                 f"{self.endpoint} refuses this key (or is another service than expected); "
                 f"use the key file of its cluster"
@@ -287,7 +295,8 @@ class RpcClient:
                 self._broke = self._broke or self._is_up
                 self._is_up = False
             else:
-                self._n_failed += MAX_FAILED if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH else 1
+                self._is_refused = kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+                self._n_failed += MAX_FAILED if self._is_refused else 1
 
     def _error(self, problem: calls.CallError, op: str) -> HornError:
         if problem.kind in _RAISED:
@@ -339,3 +348,21 @@ class BodyStream(Iterator[bytes]):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _is_kept(endpoint: str) -> bool:
+    """Whether the service at an endpoint keeps a connection on which nothing is said. It ends a
+    handshake with another key without a reason, as it does any connection that it has no room for.
+    """
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        plain = socket.create_connection((host.strip("[]"), int(port)), KEPT_S)
+    except OSError:  # it drops what comes from an address with too many
+        return False
+    with plain:
+        try:
+            while plain.recv(64):
+                pass
+        except OSError as error:
+            return isinstance(error, TimeoutError)
+    return False

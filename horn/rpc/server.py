@@ -35,8 +35,8 @@ from horn.rpc.call import (
 from horn.security.audit import AuditLog
 from horn.security.keys import SERVICE_ROLES, Key
 from horn.security.tls import listening
-from horn.transport._zeromq import bind, router
 from horn.wire.admission import Admission
+from horn.wire.sockets import bind, router
 from horn.wire.text import wire_text
 from horn.wire.zap import AllowedKeys, ZapHandler, pair_of
 

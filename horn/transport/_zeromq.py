@@ -1,17 +1,15 @@
 """Frames over ZeroMQ: one ROUTER to receive on, one DEALER per peer to send by.
 
 With a DEALER per peer a full peer shows (a ROUTER drops silently or blocks for all), and its
-monitor tells of a broken connection, which is made anew while somebody listens there. ``LIMITS``
-has the options that matter. Source: reference wire, item 8; docs/notes/0020 and 0063.
+monitor tells of a broken connection, which is made anew while somebody listens there. Source:
+reference wire, item 8; docs/notes/0020 and 0063.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import hashlib
 import hmac
-import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -30,30 +28,9 @@ from horn.transport._link import always
 from horn.wire.admission import Admission, of_a_job
 from horn.wire.connection import MENDING, PeerConnection
 from horn.wire.frames import Buffer
-from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, ZapHandler, pair_of
+from horn.wire.sockets import bind, limited, router
+from horn.wire.zap import AllowedKeys, ZapHandler, pair_of
 
-LIMITS = {
-    zmq.MAXMSGSIZE: 8 * 1024 * 1024,  # [no limit]
-    zmq.HANDSHAKE_IVL: 5_000,  # [30,000]
-    zmq.LINGER: 2_000,  # [for ever]
-    zmq.SNDHWM: 16,  # [1000]
-    zmq.RCVHWM: 16,  # [1000]
-    zmq.IMMEDIATE: 1,  # [queue for a peer that was never there]
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 5_000,  # [no back-off]
-    zmq.SNDTIMEO: 10_000,  # [for ever]
-    zmq.RCVTIMEO: 10_000,
-    # libzmq (4.3.5) sends a heartbeat also to a connection that broke while it was not read from,
-    # and then aborts the process: "Assertion failed: !_io_error", its issue 4841. Somebody on the
-    # wire can bring that about (tests/faults/forgers). So it sends none, and the kernel looks after
-    # silent connections; whether a silent process lives is for a probe to find out.
-    zmq.HEARTBEAT_IVL: 0,
-    zmq.TCP_KEEPALIVE: 1,
-    zmq.TCP_KEEPALIVE_IDLE: 2,  # seconds
-    zmq.TCP_KEEPALIVE_INTVL: 2,
-    zmq.TCP_KEEPALIVE_CNT: 3,
-    zmq.TCP_MAXRT: 6_000,  # [15 minutes: how long what is sent may be without an answer]
-}
 # A frame passes three threads, and each wake-up costs 5-50 us: looking for this long saves one.
 YIELD_S = 0.0003
 
@@ -84,43 +61,6 @@ def keypair(key: bytes, job: str) -> tuple[bytes, bytes]:
         raise JobError(f"the cluster's key has {len(key)} bytes; make one of 32 with: horn keygen")
     extracted = hmac.digest(b"horn curve 1", key, hashlib.sha256)
     return pair_of(hmac.digest(extracted, job.encode() + b"\x01", hashlib.sha256))
-
-
-def limited(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    """Make a socket with LIMITS, to listen at an address or to connect to it."""
-    made = context.socket(kind)
-    for option, value in LIMITS.items():
-        made.set(option, value)
-    made.set(zmq.IPV6, int("[" in address))
-    return made
-
-
-def router(
-    context: zmq.Context[zmq.Socket[bytes]], bind_to: str, secret: bytes | None
-) -> zmq.Socket[bytes]:
-    """Make a ROUTER to listen with, with CURVE if there is a secret key."""
-    made = limited(context, zmq.ROUTER, bind_to)
-    made.set(zmq.IPC_FILTER_UID, os.geteuid())  # [any user who reads /proc/net/unix]
-    made.set(zmq.ROUTER_MANDATORY, 1)  # [drops what it cannot send]
-    if secret is not None:
-        made.set(zmq.CURVE_SERVER, 1)
-        made.set(zmq.CURVE_SECRETKEY, secret)
-        made.set(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-        made.set(zmq.ZAP_ENFORCE_DOMAIN, 1)
-    return made
-
-
-def bind(socket: zmq.Socket[bytes], admission: Admission, bind_to: str) -> str:
-    """Listen, and return the endpoint for others. Raises JobError."""
-    try:
-        socket.bind(bind_to)
-    except zmq.ZMQError as error:
-        why = str(error)
-        if error.errno == errno.ENODEV:
-            why = "its name has no address, or this machine has not that address; give another"
-        raise JobError(f"cannot listen on {bind_to}: {why}") from error
-    admission.bound()
-    return bytes(socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 
 class ZeroMqContext:

@@ -11,6 +11,7 @@ import itertools
 import logging
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import zmq
 
@@ -23,6 +24,9 @@ SILENCE_S = 6.0  # a process without a greeting for so long is stopped or cut of
 DOUBT_S = 2.0  # between two probes whether it lives
 MEND_S = 10.0  # for a connection to be made anew
 RETRY_S = 0.1
+HANDSHAKE_FAILED = (
+    "the handshake failed: it has another key, has gone, or has as many connections as it takes"
+)
 # For a connection that is made anew: all tries are within that time.
 MENDING = {zmq.RECONNECT_IVL_MAX: 500, zmq.CONNECT_TIMEOUT: 1_000, zmq.HANDSHAKE_IVL: 2_000}
 EVENTS = (
@@ -80,12 +84,17 @@ class PeerConnection:
         self._dial()
 
     def _dial(self) -> None:
-        self.dealer = self.dial(self.n_dials)
+        """Connect anew; what this end had before stays if that fails. Raises zmq.ZMQError."""
+        with ExitStack() as stack:  # a socket that stays open would hold up the context's end
+            dealer = stack.enter_context(self.dial(self.n_dials))
+            monitor = stack.enter_context(monitor_of(dealer, EVENTS))
+            stack.callback(dealer.disable_monitor)
+            dealer.connect(self.endpoint)
+            stack.pop_all()
+        self.dealer, self.monitor = dealer, monitor
+        self.outlet = sockets.Socket(dealer.underlying)
         self.n_dials += 1
         self.is_up = False
-        self.outlet = sockets.Socket(self.dealer.underlying)
-        self.monitor = monitor_of(self.dealer, EVENTS)
-        self.dealer.connect(self.endpoint)
 
     @property
     def probe_fd(self) -> int | None:
@@ -111,7 +120,7 @@ class PeerConnection:
                 self._break(now_s)
                 broke = True
             elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or self.n_dials == 1:
-                self._lose("the handshake failed: it has another key, or has gone")
+                self._lose(HANDSHAKE_FAILED)
             # else ZeroMQ tries again
         self._judge(now_s)
         self._retired = [outlet for outlet in self._retired if not outlet.settle()]
@@ -124,9 +133,13 @@ class PeerConnection:
 
     def _break(self, now_s: float) -> None:
         self.is_open = False
-        dealer, monitor = self.dealer, self.monitor
-        self._retired.append(self.outlet)
-        self._dial()
+        dealer, monitor, outlet = self.dealer, self.monitor, self.outlet
+        try:
+            self._dial()
+        except zmq.ZMQError as error:
+            self._lose(f"its connection broke and cannot be made anew: {error}")
+            return
+        self._retired.append(outlet)
         _hang_up(dealer, monitor, 0)
         self._broke_s = now_s if self._broke_s is None else self._broke_s
         if self._probe is None:  # else how long it has been silent goes on to count

@@ -34,7 +34,7 @@ from horn.rpc.client import MAX_FAILED, ClientKeys, RpcClient
 from horn.rpc.server import SEND_FRAMES, Quotas, RpcServer
 from horn.security.audit import AuditLog
 from horn.security.keys import Key
-from horn.transport._zeromq import LIMITS
+from horn.wire.sockets import LIMITS
 from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, pair_of
 from tests.cluster.helpers import wait_until
 from tests.cluster.relay import Relay
@@ -428,6 +428,19 @@ def test_a_known_service_and_an_unknown_key_is_refused_by_zap(caplog):
             caller.call("echo", Text(), Text)
         assert found.allowed.n_refused and echo.called == []
         assert 'reason="unknown key"' in caplog.text
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["a key", "no key"])
+def test_a_service_without_room_is_busy_and_does_not_refuse_the_key(key):
+    quotas = msgspec.structs.replace(QUOTAS, connections_per_address=1, block_s=0.0)
+    keys = None if key is None else ClientKeys.of(key, "client", "host-1")
+    with service(key, quotas) as (found, _), RpcClient(found.endpoint, keys) as first:
+        assert first.call("echo", Text("a"), Text) == Text("a")
+        with RpcClient(found.endpoint, keys) as second:
+            with pytest.raises(ClusterError, match="is busy|broke before") as caught:
+                second.call("echo", Text("b"), Text, timeout_s=LONG_S)
+            assert not isinstance(caught.value, NotAllowed)
+        assert first.call("echo", Text("c"), Text) == Text("c")
 
 
 def test_what_speaks_another_protocol_is_hung_up_on():

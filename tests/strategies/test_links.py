@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +13,14 @@ import numpy as np
 import pytest
 import zmq
 
-from horn.errors import Fenced
+from horn.errors import Fenced, JobError
 from horn.parameter_server import task_links
 from horn.parameter_server.server_links import ServerLinks
 from horn.parameter_server.task_links import TaskLinks
 from horn.runtime.context import ServerAddress
-from horn.transport import Identity, _zeromq
+from horn.transport import Identity
 from horn.wire.frames import EndOfEpoch, HandshakeRefused, Verdict, WireMessage, encode
+from horn.wire.sockets import LIMITS
 from tests.hosts import hosts, why_not
 from tests.transport.groups import TIMEOUT_S, url_of
 
@@ -30,7 +32,7 @@ KEY = bytes(range(32))
 def slow_ends(monkeypatch):
     """Ends may be late: no link is made anew for that."""
     monkeypatch.setattr(task_links, "WELCOME_S", TIMEOUT_S)
-    monkeypatch.setitem(_zeromq.LIMITS, zmq.HANDSHAKE_IVL, int(TIMEOUT_S * 1000))
+    monkeypatch.setitem(LIMITS, zmq.HANDSHAKE_IVL, int(TIMEOUT_S * 1000))
 
 
 class Served:
@@ -123,6 +125,21 @@ def test_what_is_asked_is_answered_with_blocks_of_any_size(scheme, key):
             task.ask(number, sent)
             assert np.array_equal(task.hear(), sent)
         assert server.heard == [(0, n) for n in range(4)]
+
+
+def test_a_task_that_may_open_no_more_files_says_so_and_can_leave(monkeypatch):
+    def no_descriptor(*_: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    found = ServerAddress("tcp://127.0.0.1:1", 1)
+    task = Asker(lambda: found)
+    monkeypatch.setattr(task_links, "monitor_of", no_descriptor)
+    with pytest.raises(JobError, match="cannot connect to .* Too many open files"):
+        task.links.receive(0.0)
+    leaving = threading.Thread(target=task.links.close, daemon=True)
+    leaving.start()
+    leaving.join(TIMEOUT_S)
+    assert not leaving.is_alive()
 
 
 @pytest.mark.skipif(bool(why_not()), reason=why_not())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tempfile
@@ -17,9 +18,11 @@ from horn.errors import JobError
 from horn.parameter_server.server_links import ServerLinks
 from horn.transport import Identity, PeerLost, _framed, open_transport
 from horn.transport._handshake import hello_of
-from horn.transport._zeromq import LIMITS, keypair
+from horn.transport._zeromq import keypair
+from horn.wire import connection
 from horn.wire.frames import MENDS, BadFrame, HandshakeRefused, Hello, WireMessage, decode, encode
 from horn.wire.probe import GREETING
+from horn.wire.sockets import LIMITS
 from tests.cluster.helpers import wait_until
 from tests.transport.groups import (
     TIMEOUT_S,
@@ -328,3 +331,50 @@ def test_a_hello_that_did_not_fit_is_the_reason_when_nobody_else_came():
             first._turn(0.01)
         with pytest.raises(HandshakeRefused, match="hello of task 1: job: got another job"):
             first.connect([first.endpoint, second.endpoint], 0.2)
+
+
+def end(close) -> None:
+    """Call ``close``, which must return."""
+    ending = threading.Thread(target=close, daemon=True)
+    ending.start()
+    ending.join(TIMEOUT_S)
+    assert not ending.is_alive()
+
+
+def test_a_transport_that_could_not_connect_can_be_closed():
+    transport = open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test"))
+    with pytest.raises(JobError, match="cannot connect to 'tcp://nowhere'"):
+        transport.connect([transport.endpoint, "tcp://nowhere"], TIMEOUT_S)
+    end(transport.close)
+
+
+def no_descriptor(*_: object) -> None:
+    raise zmq.ZMQError(errno.EMFILE)
+
+
+def test_a_transport_that_may_open_no_more_files_can_be_closed(monkeypatch):
+    transport = open_transport("tcp://127.0.0.1:0", Identity(0, 2, "test"))
+    monkeypatch.setattr(connection, "monitor_of", no_descriptor)
+    with pytest.raises(JobError, match="Too many open files"):
+        transport.connect([transport.endpoint, "tcp://127.0.0.1:1"], TIMEOUT_S)
+    end(transport.close)
+
+
+def test_a_peer_whose_connection_cannot_be_made_anew_is_lost_with_the_reason(monkeypatch):
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    peer = connection.PeerConnection(
+        f"tcp://127.0.0.1:{port}", lambda number: context.socket(zmq.DEALER)
+    )
+    try:
+        assert wait_until(lambda: peer.check(time.monotonic()) or peer.is_up)
+        monkeypatch.setattr(connection, "monitor_of", no_descriptor)
+        router.close(0)
+        assert wait_until(lambda: peer.check(time.monotonic()) or peer.lost)
+        assert peer.lost == "its connection broke and cannot be made anew: Too many open files"
+    finally:
+        peer.close(0)
+        router.close(0)
+        end(context.term)
+        peer.settle()

@@ -35,6 +35,9 @@ def test_auth_becomes_the_caller_s_own_ids() -> None:
         (Acl(31, "digest", None),),
         (Acl(31, "ip", "1.2.3"),),
         (Acl(31, "ip", "1.2.3.4/33"),),
+        (Acl(31, "ip", "1.2.3.4/255.255.0.0"),),
+        (Acl(31, "ip", "1.2.3.4/"),),
+        (Acl(31, "ip", "::1"),),
     ],
 )
 def test_list_that_means_nothing_is_refused(bad: acl.Acls) -> None:
@@ -53,6 +56,7 @@ def test_list_that_means_nothing_is_refused(bad: acl.Acls) -> None:
         (Acl(1, "ip", "127.0.0.1"), True),
         (Acl(1, "ip", "127.0.0.0/8"), True),
         (Acl(1, "ip", "10.0.0.0/8"), False),
+        (Acl(1, "ip", "10.0.0.0/0"), True),
         (Acl(0, "world", "anyone"), False),
     ],
 )

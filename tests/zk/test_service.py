@@ -181,6 +181,20 @@ def test_multi_read_with_an_answer_beyond_the_limit_is_refused_and_the_connectio
     assert stat_of(a, "/large").n_children == 0 and not a.client.is_closing
 
 
+@pytest.mark.parametrize(
+    "change", [(Op.CREATE, ("/p", b"", OPEN, 0)), (Op.DELETE, ("/p", -1)), (Op.CHECK, ("/p", -1))]
+)
+def test_multi_read_of_changes_is_refused_as_by_apache_and_the_connection_stays(
+    change: tuple[int, Any],
+) -> None:
+    _, (a,) = talkers(1)
+    end = b"\xff\xff\xff\xff\1\xff\xff\xff\xff"
+    refused = a.raw(Op.MULTI_READ, client_wire.encode_multi([change, change]))[-1]
+    assert refused == (Code.MARSHALLING, end)
+    assert code(a.call(Op.EXISTS, "/p", False)) == Code.NO_NODE
+    assert not a.client.is_closing
+
+
 def test_ephemerals_go_with_their_session_and_others_hear_of_it() -> None:
     _, (a, b) = talkers(2)
     create(a, "/e", flags=1)
