@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+TURN_S = 1.0  # between two readings of the clock while waiting
 STRIDE_S = 3.0  # the most that one reading of the clock counts
 
 
@@ -33,3 +34,12 @@ class Patience:
         self._left_s -= min(now - self._looked, self._stride_s)
         self._looked = now
         return self._left_s
+
+    def wait(self, wait: Callable[[float], object]) -> bool:
+        """Wait a turn, with the method of an event or a condition, after which the caller looks
+        again; False, at once, when time is over.
+        """
+        left_s = self.left_s()
+        if left_s > 0:
+            wait(min(left_s, TURN_S))
+        return left_s > 0

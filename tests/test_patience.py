@@ -37,6 +37,19 @@ def test_who_stood_still_has_time_to_look():
     assert patience.left_s() == 60.0
 
 
+def test_a_wait_goes_on_by_turns_until_time_is_over():
+    clock, waits = Clock(), []
+
+    def stand_still(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now += 8 * 3600 if len(waits) == 1 else seconds
+
+    patience = Patience(5.0, clock)
+    while patience.wait(stand_still):
+        pass
+    assert waits == [1.0, 1.0, 1.0, 0.5]
+
+
 @given(st.floats(0.01, 100), st.lists(st.floats(0.001, 1e6), min_size=1, max_size=50))
 def test_never_sooner_than_the_clock_says_and_never_by_one_look(timeout_s, gaps):
     clock = Clock()

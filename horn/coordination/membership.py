@@ -12,7 +12,6 @@ import functools
 import json
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from horn.errors import (
     ProtocolError,
     Unreachable,
 )
+from horn.patience import Patience
 
 logger = logging.getLogger(__name__)
 LATE = "Look in the log of an absent one, or raise start_timeout (--start-timeout)"
@@ -121,8 +121,10 @@ class FolderView:
         """Wait until the folder has been read once. Raises Unreachable: not in time. AccessDenied:
         its names may not be read.
         """
-        if not self._ready.wait(timeout_s):
-            raise Unreachable(self.coord.hosts, f"no answer about {self.folder}", timeout_s)
+        patience = Patience(timeout_s)
+        while not self._ready.is_set():
+            if not patience.wait(self._ready.wait):
+                raise Unreachable(self.coord.hosts, f"no answer about {self.folder}", timeout_s)
         self.coord.check()
         if self._is_closed_to_us:
             raise self.coord._denied(self.folder, "list")
@@ -322,7 +324,7 @@ class Membership:
         """
         path = f"{self.folder}/{paths.checked('member', name)}"
         data = described(endpoint, versions or {}, info or {})
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         self._view.wait_ready(timeout_s)
         while True:
             old, node = self.coord.get(path), None
@@ -340,7 +342,7 @@ class Membership:
                 return node.created
             # A write that was refused says that the node is another than was read, as of a server
             # behind the others, which has caught up with that answer: it is read again.
-            is_left = self._wait_gone(name, deadline) if stays else time.monotonic() < deadline
+            is_left = self._wait_gone(name, patience) if stays else patience.left_s() > 0
             if not is_left:
                 raise already_held(path, old)
 
@@ -368,15 +370,13 @@ class Membership:
             token = node.created
             mine.evicted = f"another process took its place, with fencing token {token}"
 
-    def _wait_gone(self, name: str, deadline: float) -> bool:
+    def _wait_gone(self, name: str, patience: Patience) -> bool:
         with self._changed:
             while name in self._view.nodes():
                 self.coord.check()
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if not patience.wait(self._changed.wait):
                     return False
-                self._changed.wait(left)
-        return time.monotonic() < deadline
+        return patience.left_s() > 0
 
     def tell(self, **info: Any) -> None:
         """Change the info of the own node; the place stays."""
@@ -420,11 +420,17 @@ class Membership:
         return frozenset(self._view.nodes())
 
     def wait_for(
-        self, names: Iterable[str], timeout_s: float, accept: Callable[[Member], bool] | None = None
+        self,
+        names: Iterable[str],
+        timeout_s: float,
+        accept: Callable[[Member], bool] | None = None,
+        patience: Patience | None = None,
     ) -> dict[str, Member]:
-        """Wait for all ``names`` that ``accept`` counts; BarrierTimeout has the absent."""
+        """Wait for all ``names`` that ``accept`` counts; BarrierTimeout has the absent. patience :
+        instead of one for this call.
+        """
         wanted = frozenset(names)
-        deadline = time.monotonic() + timeout_s
+        patience = patience or Patience(timeout_s)
         self._view.wait_ready(timeout_s)  # not below: the callback that shows it needs the lock
 
         def present() -> dict[str, Member]:
@@ -434,11 +440,9 @@ class Membership:
         with self._changed:
             while (here := present()).keys() != wanted:
                 self.check()
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if not patience.wait(self._changed.wait):
                     absent = tuple(sorted(wanted - here.keys()))
                     raise RegistrationTimeout(self.folder, absent, tuple(here), timeout_s, LATE)
-                self._changed.wait(left)
         return here
 
     def departures(self) -> Counter[str]:

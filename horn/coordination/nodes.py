@@ -253,6 +253,8 @@ class Nodes(ABC):
                         f"the connection to ZooKeeper at {self.hosts} broke during a change of "
                         f"{steps[0].path}; read it to see whether it was made"
                     )
+                # It may be another server by now, and behind the one that took the change.
+                self.sync(steps[0].path, deadline - time.monotonic())
                 if landed():
                     return []
             elif reply.reason:

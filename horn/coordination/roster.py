@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -39,6 +38,7 @@ from horn.errors import (
     ProtocolError,
     Unreachable,
 )
+from horn.patience import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -67,17 +67,24 @@ class WatchedNode:
     def __init__(self, coord: Session, path: str, on_stale: Callable[[], None]) -> None:
         self.coord, self.path, self.on_stale = coord, path, on_stale
         self.is_stale = True
+        self._is_watched = False  # one watch at a time: the next would stay beside it
         self._unsubscribe = coord.subscribe(self._on_event)
 
     def read(self, timeout_s: float = 10.0) -> Znode | None:
         """Read the node; ``is_stale`` is set at its next change."""
         self.is_stale = False
 
+        def told(word: str) -> None:
+            self._is_watched = False
+            self._note()
+
         def looked(reply: Reply) -> None:
             if reply.reason:
-                self._note()
+                told(reply.reason)
 
-        self.coord.send(looked, "exists", self.path, watch=lambda word: self._note())
+        if not self._is_watched:
+            self._is_watched = True
+            self.coord.send(looked, "exists", self.path, watch=told)
         return self.coord.get(self.path, timeout_s)
 
     def close(self) -> None:
@@ -115,14 +122,14 @@ class Registration:
         """Take the place ``name`` and return its token; arguments as in Membership.join."""
         path = f"{self.folder}/{paths.checked('member', name)}"
         data = described(endpoint, {}, info or {})
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         watched = self._node = WatchedNode(self.coord, path, self._changed.set)
         while True:
             old: Znode | None = None
             try:
                 node: Znode | None = self.coord.create(path, data, ephemeral=True)
             except NotFound:
-                if time.monotonic() > deadline:  # others remove it again and again
+                if patience.left_s() <= 0:  # others remove it again and again
                     raise
                 self.coord.ensure(self.folder)
                 continue
@@ -135,9 +142,11 @@ class Registration:
                 self._token = node.created
                 self.confirm()  # and watch it from now on
                 return node.created
-            left = deadline - time.monotonic()
             # A node that is there, but not to be read, has gone, or its server lags: tried again.
-            if left <= 0 or (old is not None and not self._changed.wait(left)):
+            is_left = patience.left_s() > 0
+            while is_left and old is not None and not self._changed.is_set():
+                is_left = patience.wait(self._changed.wait)
+            if not is_left:
                 raise already_held(path, old)
 
     def check(self) -> None:
@@ -183,7 +192,7 @@ class Publication:
 
     def publish(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
         """Wait for all members, of this attempt or later; write the table. counts : by folder."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         folders: dict[str, list[RosterEntry]] = {}
         taken: list[tuple[str, Member]] = []
         for folder, n in counts.items():
@@ -191,8 +200,9 @@ class Publication:
             self.members[folder].members()  # waits until the folder has been read
             found = self.members[folder].wait_for(
                 names,
-                max(deadline - time.monotonic(), 0.001),
+                timeout_s,
                 lambda member: int(member.info["attempt"]) >= self.attempt,
+                patience,
             )
             folders[folder] = [
                 RosterEntry(found[name].endpoint, str(found[name].info.get("wire", "")))
@@ -277,7 +287,7 @@ class Roster:
 
     def wait(self, counts: Mapping[str, int], timeout_s: float) -> RosterTable:
         """Wait for the table. counts : as in Publication.publish."""
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while True:
             self._changed.clear()
             node = self._node.read()
@@ -286,9 +296,9 @@ class Roster:
                 if self._table.gone:  # is for ``check`` to read: who has gone is lost to a barrier
                     self._node.is_stale = True
                 return self._table
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._changed.wait(left):
-                raise self._late(counts, timeout_s)
+            while not self._changed.is_set():
+                if not patience.wait(self._changed.wait):
+                    raise self._late(counts, timeout_s)
             self.own.check()
 
     def _late(self, counts: Mapping[str, int], timeout_s: float) -> RegistrationTimeout:

@@ -156,6 +156,8 @@ class Session(Nodes):
                 auth_data=auth, logger=_kazoo_logger,
                 connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5),
             )  # fmt: skip
+            for host, _ in self._client.hosts:
+                _check_name(host)
         except ValueError as error:
             raise JobError(
                 f"ZooKeeper hosts {hosts!r}: {error}; write host:port[,host:port][/folder]"
@@ -657,6 +659,15 @@ _WORDS = {
     EventType.CHILD: "children",
     EventType.NONE: "broken",
 }
+
+
+def _check_name(host: str) -> None:
+    """Check that a resolver takes the name. Raises ValueError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        problem = "each part between its dots has 1 to 63 characters"
+        raise ValueError(f"{host!r} is no name of a host ({problem})") from None
 
 
 def _use(who: str) -> ACL:

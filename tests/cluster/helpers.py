@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import multiprocessing
 import os
 import socket
@@ -19,6 +20,7 @@ from horn.cluster.package import PackageFile, PackageManifest
 from horn.coordination.barrier import GroupBarrier
 from horn.coordination.membership import Membership
 from horn.coordination.session import Session
+from horn.patience import Patience
 
 DEADLINE_S = 30.0
 
@@ -187,3 +189,9 @@ def a_package(text: bytes) -> tuple[str, bytes]:
     file = PackageFile("job.py", len(text), hashlib.sha256(text).digest())
     manifest = package.encode(PackageManifest(package.FORMAT, (file,)))
     return package.digest(manifest), manifest
+
+
+def stood_still(timeout_s: float) -> Patience:
+    """A countdown in a process that has been stopped for a year between its first two looks."""
+    looks = itertools.chain([0.0], itertools.repeat(365 * 24 * 3600.0))
+    return Patience(timeout_s, lambda: next(looks))

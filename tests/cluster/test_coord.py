@@ -30,7 +30,9 @@ from horn.coordination.records import (
     Create,
     Delete,
     Put,
+    Reply,
     SessionExpired,
+    Znode,
 )
 from horn.coordination.session import AWAKE_S, OVERDUE, Session, _Handler
 from horn.security.keys import Credential, TlsIdentity
@@ -129,6 +131,53 @@ def test_a_removal_has_a_deadline(zookeeper, connect, monkeypatch):
     monkeypatch.setattr(coord, "send", lambda *args, **kwargs: None)
     with pytest.raises(errors.Unreachable, match="no answer"):
         coord.remove(root, timeout_s=0.01)
+
+
+class LaggingServer(nodes.Nodes):
+    """The second server of a session, whose connection to the first broke after a change: it hears
+    of it when it is told to catch up.
+    """
+
+    hosts, session = "zk1:2181", 1
+
+    def __init__(self) -> None:
+        self.leader: dict[str, bytes] = {}
+        self.here: dict[str, bytes] = {}
+        self.n_commits = 0
+
+    def check(self) -> None:
+        pass
+
+    def wait_connected(self, timeout_s: float) -> None:
+        pass
+
+    def is_in_callback(self) -> bool:
+        return False
+
+    def send(self, then, request, path, *args, **kwargs) -> None:
+        if request == "commit":
+            self.n_commits += 1
+            is_refused = path in self.leader
+            self.leader |= {step.path: step.data for step in args[0]}
+            then(Reply(reason="exists" if is_refused else "broken"))
+        elif request == "sync":
+            self.here = dict(self.leader)
+            then(Reply())
+        else:
+            assert request == "get"
+            data = self.here.get(path)
+            then(Reply(reason="missing") if data is None else Reply(Znode(data, 0, 1, 1, 0, 0)))
+
+
+def test_a_change_that_landed_is_found_by_a_server_that_had_not_heard_of_it():
+    coord = LaggingServer()
+
+    def landed() -> bool:
+        node = coord.get("/a")
+        return node is not None and node.data == b"mine"
+
+    assert coord.commit([Create("/a", b"mine")], landed) == []
+    assert coord.n_commits == 1
 
 
 def test_a_secret_closes_the_tree_to_others(zookeeper, connect):
@@ -285,7 +334,7 @@ def test_a_zookeeper_that_is_too_old_is_called_so():
             Session(server.hosts, timeout_s=20.0)
 
 
-@pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999"])
+@pytest.mark.parametrize("hosts", ["zk1:port", "", "zk1:99999", "a..b:2181", f"{'a' * 64}:2181"])
 def test_hosts_that_cannot_be_parsed_are_a_usage_error(hosts):
     with pytest.raises(errors.JobError, match="write host:port") as caught:
         Session(hosts, timeout_s=0.3)

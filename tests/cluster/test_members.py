@@ -8,9 +8,10 @@ import pytest
 from kazoo.security import make_digest_acl
 
 from horn import errors
+from horn.coordination import membership
 from horn.coordination.membership import Membership, MembershipChange
 from horn.coordination.records import Create, Delete
-from tests.cluster.helpers import Call, end_session, wait_until
+from tests.cluster.helpers import Call, end_session, stood_still, wait_until
 from tests.cluster.relay import Relay
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
@@ -42,6 +43,14 @@ def test_waiting_names_the_absent(folder, connect):
         a.wait_for(["a", "b", "c"], 0.2)
     assert caught.value.absent == ("b", "c")
     assert "or raise start_timeout (--start-timeout)" in str(caught.value)
+
+
+def test_who_stood_still_while_others_joined_finds_them(folder, connect, monkeypatch):
+    monkeypatch.setattr(membership, "Patience", stood_still)
+    a, b = Membership(connect(), folder), Membership(connect(), folder)
+    waiting = Call(a.wait_for, ["b"], 60.0)
+    b.join("b", "tcp://h1:5")
+    assert waiting.result().keys() == {"b"}
 
 
 def test_a_held_name_is_a_conflict_until_its_session_ends(folder, connect):

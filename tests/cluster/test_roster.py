@@ -13,7 +13,8 @@ from horn import errors
 from horn.coordination import roster as roster_module
 from horn.coordination.membership import Membership, MembershipChange
 from horn.coordination.roster import Publication, Registration, Roster
-from tests.cluster.helpers import Call, end_session, wait_until
+from horn.patience import Patience
+from tests.cluster.helpers import Call, end_session, stood_still, wait_until
 from tests.cluster.relay import Relay
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(60)]
@@ -126,6 +127,32 @@ def test_waiting_names_the_absent(folder, connect):
     assert caught.value.absent == ("2", "3")
 
 
+def test_who_stood_still_while_the_table_was_written_reads_it(folder, connect, monkeypatch):
+    group = Group(folder, connect, 2)
+    group.join(1)
+    monkeypatch.setattr(roster_module, "Patience", stood_still)
+    waiting = Call(group.rosters[0].wait, group.counts, 60.0)
+    assert group.publication.publish(group.counts, 60.0) == waiting.result()
+
+
+def test_a_place_is_watched_once_however_often_it_is_read(folder, connect):
+    coord = connect()
+    own = Registration(coord, folder)
+    own.join("0", "shm://0")
+    for _ in range(10):
+        own.confirm()
+    watchers = coord._client._data_watchers[f"{folder}/0"]
+    assert len(watchers) == 1
+    # and who takes it is noticed still, also by a watch that is set after another's end
+    other = Registration(connect(), folder)
+    other.join("0", "shm://1", replace=True)
+    wait_until(lambda: own._node.is_stale)
+    with pytest.raises(errors.Fenced):
+        own.check()
+    Registration(connect(), folder).join("0", "shm://2", replace=True)
+    wait_until(lambda: own._node.is_stale)
+
+
 def test_a_table_that_was_not_written_names_its_writer(folder, connect):
     group = Group(folder, connect, 2)
     group.join(1)
@@ -214,8 +241,11 @@ class LaggingConnection:
 @pytest.mark.parametrize("refusal", [errors.Conflict("there"), errors.NotFound("no folder")])
 def test_a_server_that_lags_does_not_hold_a_registration_beyond_its_deadline(monkeypatch, refusal):
     seconds = itertools.count()
-    clock = types.SimpleNamespace(monotonic=lambda: float(next(seconds)))
-    monkeypatch.setattr(roster_module, "time", clock)
+
+    def counting(timeout_s: float) -> Patience:
+        return Patience(timeout_s, lambda: float(next(seconds)))
+
+    monkeypatch.setattr(roster_module, "Patience", counting)
     coord = LaggingConnection(refusal)
     with pytest.raises(type(refusal)):
         Registration(coord, "/tasks").join("1", "shm://1", timeout_s=10.0)  # type: ignore[arg-type]
@@ -231,7 +261,7 @@ class OneFolder:
     def members(self) -> dict[str, Any]:
         return self.present
 
-    def wait_for(self, names, timeout_s, wanted) -> dict[str, Any]:
+    def wait_for(self, names, timeout_s, wanted, patience) -> dict[str, Any]:
         for name in names:
             self.present[name] = types.SimpleNamespace(name=name, endpoint=name, info={}, token=1)
         return self.present
