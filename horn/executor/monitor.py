@@ -38,6 +38,7 @@ from horn.process.job_payload import map_private
 from horn.strategies import Topology
 from horn.training.divergence import NonFinite, diverged
 from horn.training.loop import LoopResult
+from horn.wire.descriptors import is_sealed
 from horn.wire.frames import Array
 
 NOBODY = -1  # the rank of reports that this process makes itself
@@ -229,6 +230,8 @@ class TaskMonitor:
         """Put a task's parts into the whole arrays."""
         if len(descriptors) != 1:
             raise ProtocolError(f"task {task}: a share with {len(descriptors)} memories, not 1")
+        if not is_sealed(descriptors[0]):  # to cut it short now would end this process
+            raise ProtocolError(f"task {task}: the memory of its share may still change; seal it")
         memory = map_private(descriptors[0])
         known = shapes(self.job.network)
         for part in parts:

@@ -103,7 +103,8 @@ dataclasses.exec = run
 """
 # In a task's program: {0} is the descriptor.
 BOOT = (
-    "import marshal, mmap, os; m = mmap.mmap({0}, 0, prot=mmap.PROT_READ); os.close({0}); "
+    "import marshal, mmap, os; m = mmap.mmap({0}, 0, mmap.MAP_PRIVATE, mmap.PROT_READ); "
+    "os.close({0}); "
     "n = int.from_bytes(m[:8], 'little'); "
     "code = {{'memory': m, 'start': 8 + n, '__name__': 'preload'}}; "
     "exec(marshal.loads(m[8 : 8 + n]), code); "

@@ -120,7 +120,7 @@ class Machine:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Machine:
         """A machine from the dictionary of ``dataclasses.asdict``, through JSON. Raises ValueError
-        if figures are missing, unknown or no finite numbers from 0.
+        if figures are missing, unknown or no finite numbers: times from 0, all others above 0.
         """
         plain = cls()
         found = {f.name: _like(getattr(plain, f.name), values[f.name], f.name) for f in fields(cls)}
@@ -130,7 +130,9 @@ class Machine:
 
 
 def _like(model: Any, value: Any, name: str) -> Any:
-    """Check that the value has the same structure as ``model``, with finite numbers from 0."""
+    """Check that the value has the same structure as ``model``, with finite numbers: times from 0;
+    others are divided by.
+    """
     if isinstance(model, Mapping):
         if set(value) != set(model):
             raise ValueError(f"{name} has {sorted(value)}")
@@ -139,11 +141,13 @@ def _like(model: Any, value: Any, name: str) -> Any:
     if isinstance(model, tuple):
         if len(value) != len(model):
             raise ValueError(f"{name} has {len(value)} figures")
-        return tuple(_like(0.0, item, name) for item in value)
+        return tuple(_like(model[0], item, name) for item in value)
     if isinstance(model, str) and isinstance(value, str):
         return value
     if isinstance(model, str) or isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} is {value!r}")
-    if not 0 <= value < float("inf"):
+    number = type(model)(value)
+    is_time = name.endswith("_s") and not name.endswith("per_s")
+    if not (0 <= number < float("inf") and (is_time or number)):
         raise ValueError(f"{name} is {value!r}")
-    return type(model)(value)
+    return number

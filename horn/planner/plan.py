@@ -30,6 +30,8 @@ from horn.program import Frame, Loop, Program, letter_axes
 from horn.topology import Topology, largest_share
 
 DIVIDED = ("o", "i", "m", "c")  # the letters of frames along which tasks divide synapses
+# Of a plan: traffic is counted for each pair of tasks, 0.4 GB and 20 s at 1,000.
+MOST_TASKS = 1024
 MAX_SHOWN = 4  # tasks whose shares are named one by one
 Pins: TypeAlias = Mapping[str, str] | None  # as ``placement.pinned`` reads them
 
@@ -247,7 +249,8 @@ def plan(
     Raises
     ------
     ModelError, CompileError : a pin that names nothing, or cannot be followed.
-    JobError : ``assume`` cannot be read; the network is interpreted, on several tasks.
+    JobError : ``assume`` cannot be read, or says other ``tasks``; they are over 1,024; the network
+    is interpreted, on several tasks.
     """
     if not isinstance(job, Job):
         raise JobError(f"horn.plan takes a horn.Job, got {job!r}; write horn.plan(horn.Job(net))")
@@ -256,8 +259,18 @@ def plan(
     said = Assumption.parse(assume) if assume else Assumption()
     if threads is not None:
         check_whole("threads", threads, 1)
+    check_whole("tasks", tasks, 1)
+    if said.tasks is not None and tasks not in (1, said.tasks):
+        raise JobError(
+            f"tasks={tasks}, but assume={assume!r} says tasks={said.tasks}; write the number of "
+            f"tasks once"
+        )
     n_tasks = said.tasks or tasks
-    check_whole("tasks", n_tasks, 1)
+    if n_tasks > MOST_TASKS:
+        raise JobError(
+            f"a plan of {n_tasks:,} tasks: at most {MOST_TASKS:,} can be planned, since what each "
+            f"sends to each other is counted; plan for fewer"
+        )
     carrier = transport or (transports.across_hosts() if assume else defaults.TRANSPORT)
     machine = said.machine(calibrate(job.dtype), n_tasks, carrier)
     if assume and threads is None:

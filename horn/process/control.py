@@ -8,8 +8,8 @@ ends check every message: its length, its class, every field.
 from __future__ import annotations
 
 import array
+import fcntl
 import functools
-import mmap
 import operator
 import os
 import select
@@ -373,15 +373,16 @@ def _read(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     if not 0 < size <= MESSAGE_BYTES:
         raise ProtocolError(f"{size} bytes, but 1 to {MESSAGE_BYTES} are allowed")
-    return content(fd)
+    return _content(fd, size)
 
 
 def in_memory(name: str, data: bytes) -> int:
-    """Make a memfd with these bytes; the descriptor is the caller's."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    """Make a sealed memfd with these bytes; the descriptor is the caller's."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(data)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, descriptors.SEALS)
     except BaseException:
         os.close(fd)
         raise
@@ -389,6 +390,16 @@ def in_memory(name: str, data: bytes) -> int:
 
 
 def content(fd: int) -> bytes:
-    """The bytes in a memfd."""
-    with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
-        return bytes(mapped)
+    """The bytes in a memfd. Raises ProtocolError: it is cut short meanwhile."""
+    return _content(fd, os.fstat(fd).st_size)
+
+
+def _content(fd: int, size: int) -> bytes:
+    """Not mapped: where who sent it cuts it short, the end of a mapping is SIGBUS."""
+    at, parts = 0, list[bytes]()
+    while at < size:
+        parts.append(os.pread(fd, size - at, at))  # at most 2 GiB at once
+        if not parts[-1]:
+            raise ProtocolError(f"its memory was cut short, from {size} bytes to {at}")
+        at += len(parts[-1])
+    return b"".join(parts)

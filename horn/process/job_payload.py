@@ -53,12 +53,12 @@ from horn.process.job_spec import (
 from horn.sources import CapturedCode, Reference, SourceCapture
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
+from horn.wire.descriptors import SEALS
 from horn.wire.frames import DTYPES, Array
 
 FORMAT = 1
 ALIGN_BYTES = 64
 MAX_TEXT_BYTES = 64 * 1024 * 1024
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
 class SharedArrays:

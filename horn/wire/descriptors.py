@@ -10,12 +10,15 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import resource
 import socket
 from collections.abc import Iterator
 
 from horn.errors import JobError
 
+# Of memory that others read: nobody can write to it or resize it any more.
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 CROWDED_S = 0.002  # until a send is tried again: nothing tells that others have received
 
 
@@ -30,6 +33,14 @@ def receive(sock: socket.socket, n_bytes: int, most: int) -> tuple[bytes, list[i
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return packet, list(fds), flags
+
+
+def is_sealed(fd: int) -> bool:
+    """Whether a descriptor is of a memfd with SEALS, which can be mapped without danger."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:  # a file has none
+        return False
 
 
 def is_crowded(error: OSError) -> bool:

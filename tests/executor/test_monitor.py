@@ -1,10 +1,13 @@
 """The history of groups that do not wait for one another, and of some that were started again."""
 
+import os
+
 import pytest
 
+from horn.errors import ProtocolError
 from horn.executor.monitor import TaskMonitor
 from horn.executor.progress_record import ProgressRecord
-from horn.process.control import BatchProgress, EpochRow, GroupReady
+from horn.process.control import ArrayShare, BatchProgress, EpochRow, GroupReady
 from horn.topology import Topology
 from horn.training.progress import Progress
 from tests.support.runs import job
@@ -100,3 +103,12 @@ def test_what_a_task_tells_before_the_start_of_another_is_read_begins_the_progre
     ):
         monitor.hear(rank, said)
     assert record.watcher.said == ["begin", 10, 11]
+
+
+def test_a_share_whose_memory_may_still_change_is_refused(record):
+    """To cut it short while it is read would end this process by SIGBUS."""
+    monitor = TaskMonitor(record, Topology(1, 1), {0: 10})
+    fd = os.memfd_create("unsealed")
+    os.truncate(fd, 100)
+    with pytest.raises(ProtocolError, match="task 0: the memory of its share may still change"):
+        monitor.hear(0, ArrayShare(()), [fd])

@@ -189,6 +189,7 @@ def test_shares_add_up(n_tasks):
         ({"assume": 3}, "assume is text, as in .*; got 3"),
         ({"threads": 0}, "threads must be a whole number from 1, got 0"),
         ({"transport": 3}, "no transport is called 3; known"),
+        ({"assume": "tasks=8"}, "tasks=2, but assume='tasks=8' says tasks=8; write .* once"),
     ],
 )
 def test_what_is_no_setting_is_said(how, said):
@@ -196,6 +197,16 @@ def test_what_is_no_setting_is_said(how, said):
         plan.plan(job(chain(4, 3, 2)), tasks=2, **how)
     with pytest.raises(ModelError, match="pin layer1=.'sender'.: weights live with"):
         plan.plan(job(chain(4, 3, 2)), tasks=2, pins={"layer1": ["sender"]})
+
+
+@pytest.mark.parametrize("how", [{"tasks": 3000}, {"assume": "tasks=3000"}])
+def test_a_plan_of_too_many_tasks_is_refused_before_it_is_made(how):
+    with pytest.raises(JobError, match="a plan of 3,000 tasks: at most 1,024 can be planned"):
+        plan.plan(job(chain(4, 3, 2)), **how)
+
+
+def test_tasks_may_be_given_twice_where_they_are_the_same():
+    assert plan.plan(job(chain(4, 3, 2)), tasks=2, assume="tasks=2").n_tasks == 2
 
 
 def test_interpreted_networks_and_unknown_transports():

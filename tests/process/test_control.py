@@ -25,7 +25,10 @@ from horn.process.control import (
     StartPhase,
     StartTask,
     TraceEvents,
+    content,
+    in_memory,
 )
+from horn.wire.descriptors import is_sealed
 
 
 @pytest.fixture
@@ -175,6 +178,34 @@ def test_memory_of_an_absurd_size_is_refused(ends, size):
     os.close(fd)
     with pytest.raises(ProtocolError, match="bytes, but"):
         ends[1].receive(1.0)
+
+
+def test_memory_that_is_cut_short_while_it_is_read_is_refused(ends, monkeypatch):
+    """It was mapped: the process that read it ended by SIGBUS."""
+    measure = os.fstat
+
+    def measured_and_cut(fd):
+        found = measure(fd)
+        os.ftruncate(fd, 10)
+        return found
+
+    fd = os.memfd_create("cut")
+    os.truncate(fd, 1 << 20)
+    socket.send_fds(ends[0].sock, [IN_MEMORY], [fd])
+    os.close(fd)
+    monkeypatch.setattr(os, "fstat", measured_and_cut)
+    with pytest.raises(ProtocolError, match="cut short, from 1048576 bytes to 10"):
+        ends[1].receive(1.0)
+
+
+def test_memory_that_is_sent_can_be_changed_by_nobody():
+    fd = in_memory("sealed", b"abc")
+    try:
+        assert is_sealed(fd) and content(fd) == b"abc"
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
 
 
 def test_descriptors_that_come_are_not_inherited(ends):
