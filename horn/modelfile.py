@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-FORMAT = 1
+# A horn refuses numbers above its own: raise it with what an older horn would not notice.
+# 1, 2 and 3 were written by turns for the same keys, and are read.
+FORMAT = 4
 PROGRAMS = (".py", ".ipynb")  # no result may replace a program
 PIECE_BYTES = 1 << 20  # of a file that are read at once
 # Limits of Linux (255, 4,095), less the affixes of the temporary file's name.
@@ -215,10 +217,11 @@ def _manifest(file: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(text)
     if "\\ud" in text.lower():  # a lone surrogate has no bytes, and cannot be printed
         json.dumps(manifest, ensure_ascii=False).encode()
-    if manifest.get("format") != FORMAT:
+    if (form := manifest.get("format")) not in range(1, FORMAT + 1):
         raise ModelError(
-            f"{file}: is of format {manifest.get('format')}, this horn reads format {FORMAT}; "
-            f"it was written by horn {manifest.get('horn', '?')}"
+            f"{file}: is of format {form}, this horn reads formats 1 to {FORMAT}; read it with the "
+            f"horn that wrote it (version {manifest.get('horn', '?')}) or a newer one: install "
+            f"that here, or train again"
         )
     return manifest
 
