@@ -5,6 +5,7 @@ its names, texts and what these read.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +37,8 @@ LEFT_OUT = {
     (Job, "callbacks"): "what they remember is in the checkpoint",
     (Dataset, "name"): "for people",
     (Dataset, "shape"): "it changes no row",
+    (Dataset, "target_shape"): "it changes no row of y",
+    (Dataset, "scale_is"): "what it says of is scale",
     (Dataset, "_checked"): "whether it was looked at",
     (Dataset, "_is_file"): "whether it was looked at",
     (Link, "connection"): "who listens to whom is in edges",
@@ -171,6 +174,30 @@ class JobDescriber:
                 "set": self._attributes(thing),
             }
         return {"code": f"{thing.__module__}:{thing.__qualname__}"}
+
+
+def is_left_out(described: Mapping[str, Any], name: str) -> bool:
+    """Whether a field does not count: an earlier horn may have described it."""
+    return any(
+        name == field and described.get("class") == f"{cls.__module__}:{cls.__qualname__}"
+        for cls, field in LEFT_OUT
+    )
+
+
+def default_of(described: Mapping[str, Any], name: str) -> Any:
+    """The default of a field, described; None if there is none. An earlier horn, which did not have
+    a field, did what horn does by its default. described : an object, as it is described here.
+    """
+    module, _, cls = str(described.get("class")).partition(":")
+    if not is_horn(module):
+        return None
+    kind = getattr(importlib.import_module(module), cls, None)
+    for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        if field.name == name and field.default is not dataclasses.MISSING:
+            return JobDescriber().describe(field.default)
+        if field.name == name and field.default_factory is not dataclasses.MISSING:
+            return JobDescriber().describe(field.default_factory())
+    return None
 
 
 def _undescribed(thing: Any) -> dict[str, Any]:

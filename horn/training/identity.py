@@ -4,8 +4,9 @@ The rule: a resumed run gives what this job would have given from its beginning.
 all objects of a job are described (training/describe_job.py), new ones without being named, but
 for those in ``LEFT_OUT`` there. The user's code is compared as text without comments, docstrings
 and layout, with all that it calls in the user's own files and the values that it reads; horn's own
-by name; data by their ``digest``. How a job is run (groups where the strategy allows it, tasks,
-backend, threads, transport) does not count, but for what servers were told (training/journals.py).
+by name; data by their ``digest``. A field that an earlier horn did not have had its default. How a
+job is run (groups where the strategy allows it, tasks, backend, threads, transport) does not count,
+but for what servers were told (training/journals.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from horn import summary
 from horn.description import shapes
 from horn.errors import CheckpointError
 from horn.job import Job
-from horn.training.describe_job import JobDescriber
+from horn.training.describe_job import JobDescriber, default_of, is_left_out
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +195,10 @@ def _compare(was: Any, is_: Any, path: str) -> list[tuple[str, str]]:
     if both and was.get("class") == is_.get("class") and was.get("code") == is_.get("code"):
         found = []
         for key in sorted({*was, *is_}):
-            below = f"{path}.{key}" if path else key
-            found += _compare(was.get(key), is_.get(key), below)
+            if not is_left_out(is_, key):
+                below = f"{path}.{key}" if path else key
+                old = was[key] if key in was else default_of(is_, key)
+                found += _compare(old, is_.get(key), below)
         return found
     if isinstance(was, list) and isinstance(is_, list) and len(was) == len(is_):
         found = []

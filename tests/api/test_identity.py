@@ -611,6 +611,40 @@ def test_two_processes_find_the_same(tmp_path):
     assert found[0] == found[1]
 
 
+# what an earlier horn described
+
+
+def test_a_field_that_an_earlier_horn_did_not_have_had_its_default():
+    job, strategy = VARIANTS["sparse"]()
+    mine = json.loads(json.dumps(identity(job, "allreduce", strategy)))
+    theirs = copy.deepcopy(mine)
+    del theirs["job"]["buckets"], theirs["job"]["data"]["pieces"], theirs["job"]["data"]["targets"]
+    for layer in theirs["job"]["network"]["layers"].values():
+        del layer["per"]
+    assert differences(theirs, mine) == [], "it was refused as another job"
+    del theirs["job"]["keep_best"]
+    other = identity(job.with_settings(keep_best=True), "allreduce", strategy)
+    assert differences(theirs, other) == ["its keep_best is False, here True"]
+    del theirs["job"]["optimizer"]["momentum"]
+    assert differences(theirs, mine) == ["its optimizer.momentum is 0.0, here 0.9"]
+
+
+def test_a_field_that_counted_in_an_earlier_horn_does_not_count_now():
+    job, strategy = VARIANTS["sparse"]()
+    mine = json.loads(json.dumps(identity(job, "allreduce", strategy)))
+    theirs = copy.deepcopy(mine)
+    theirs["job"]["data"] |= {"scale_is": "assumed", "target_shape": [3, 1]}
+    assert differences(theirs, mine) == []
+
+
+def test_a_field_that_horn_does_not_have_is_a_difference():
+    job, strategy = VARIANTS["sparse"]()
+    mine = json.loads(json.dumps(identity(job, "allreduce", strategy)))
+    theirs = copy.deepcopy(mine)
+    theirs["job"]["data"]["of_later"] = 2
+    assert differences(theirs, mine) == ["its data.of_later is 2, here None"]
+
+
 # what cannot be compared
 
 
