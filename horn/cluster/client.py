@@ -339,7 +339,7 @@ class ClusterClient:
                     n_holds[name] = found.n
         self.coord.sync(self.paths.jobs())
         others = [other for other in self.coord.children(self.paths.jobs()) if other != job]
-        # A job that cannot be read, such as another version's, may have the same package.
+        # A job whose description is damaged may have the same package.
         if not {"", package}.isdisjoint(self.reader.packages(others)):
             package = ""
         for name, member in workers.items():

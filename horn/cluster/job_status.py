@@ -170,15 +170,12 @@ class JobReader:
         )  # fmt: skip
 
     def packages(self, jobs: Sequence[str]) -> Iterator[str]:
-        """The package of each job, "" if its description cannot be read; other nodes may be bad."""
+        """The package that each job names, also another horn's; "" if none: nodes may be bad."""
         for k in range(0, len(jobs), TOGETHER):
             some = jobs[k : k + TOGETHER]
             specs = self.coord.get_each([self.paths.spec(job) for job in some])
-            for job, spec in zip(some, specs, strict=True):
-                try:
-                    yield "" if spec is None else submission.read(self.key, job, spec).package
-                except HornError:
-                    yield ""
+            for spec in specs:
+                yield "" if spec is None else submission.package_of(spec.data)
 
     def listed(self) -> list[ListedJob]:
         """All jobs, newest first, by their descriptions and states alone: a result may be large. A

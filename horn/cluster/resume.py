@@ -37,6 +37,7 @@ def resume(
     beginning. It takes the versions of horn and Python here. changed : even if the job was changed.
     package : other files for it. Raises Conflict: it runs, or succeeded. NotFound: no such
     checkpoint, or what it needs is on workers that are down. JobError: it has none to choose from.
+    NotAllowed, ProtocolError: it was submitted by another horn, or its description is damaged.
     """
     state = cluster.jobs.state(job)
     if JobState.PENDING not in NEXT[state]:
@@ -57,9 +58,8 @@ def resume(
             iteration, where = _chosen(cluster, status, begin)
             record = msgspec.structs.replace(record, begin=-1, checkpoint=iteration, kept=where)
     record = msgspec.structs.replace(record, changed=changed)
-    is_read = status.submission is not None  # else its master says why not
     steps: list[Step] = [
-        *([_described(cluster, status, package)] if is_read or package else []),
+        _described(cluster, status, package),
         Put(at.state(job), JobState.PENDING.value.encode(), nodes[0].version),
         Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
         Put(at.result(job), b""),

@@ -19,7 +19,9 @@ from horn.coordination.records import Znode
 from horn.errors import JobError, NotAllowed, ProtocolError
 from horn.security.keys import Key
 
-FORMAT = 2
+# Raised with each change of Submission's fields: an older horn refuses a higher number. Of OLDEST
+# there are descriptions with the fields of now, and older ones with others, which are refused.
+FORMAT, OLDEST = 3, 2
 SPEC_BYTES = 256 * 1024
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
@@ -32,6 +34,7 @@ _Hex = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Zxid = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Print = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 _Time = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Format = Annotated[int, msgspec.Meta(ge=OLDEST, le=FORMAT)]
 _Plain = bool | int | float | _Text | None
 
 
@@ -63,12 +66,32 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class SignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A submission with its node and MAC. ``key`` : the signing key's fingerprint."""
 
-    format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)]
+    format: _Format
     submission: Submission
     created: _Zxid
     issued: _Time
     key: _Print
     mac: _Hex
+
+
+class UnsignedSubmission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A submission in a cluster without a key. Those of format 2 were bare."""
+
+    format: _Format
+    submission: Submission
+
+
+class _Named(msgspec.Struct, frozen=True):
+    package: str = ""
+
+
+class _AnyHorns(msgspec.Struct, frozen=True):
+    """What tells the descriptions of all horns apart. ``package`` : of a bare submission."""
+
+    format: int = OLDEST
+    mac: str = ""
+    package: str = ""
+    submission: _Named | None = None
 
 
 # The words of msgspec for what it expected, and those for people.
@@ -110,9 +133,9 @@ def sign(key: Key, submission: Submission, origin: Znode) -> bytes:
 
 def unsigned(submission: Submission) -> bytes:
     """The ``spec`` node's bytes in a cluster without a key. Raises JobError."""
-    raw = msgspec.json.encode(submission)
+    raw = msgspec.json.encode(UnsignedSubmission(format=FORMAT, submission=submission))
     try:
-        msgspec.json.decode(raw, type=Submission)  # the limits of the fields
+        msgspec.json.decode(raw, type=UnsignedSubmission)  # the limits of the fields
     except ValueError as error:
         raise _refused(submission, error) from None
     return raw
@@ -143,7 +166,7 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Znode) -> SignedSubmission
     try:
         signed = _DECODE.decode(raw)
     except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
-        raise NotAllowed(f"job {job!r}: its description is none: {error}") from None
+        raise NotAllowed(f"job {job!r}: {_why_not(raw, error)}") from None
     if not hmac.compare_digest(_mac(key, signed), signed.mac):
         reason = (
             "it was altered"
@@ -168,15 +191,46 @@ def read(key: Key | None, job: str, node: Znode) -> Submission:
     """Read a job's description, if this cluster may run it. Raises NotAllowed, ProtocolError."""
     if key is not None:
         return verify(key, node.data, job=job, origin=node).submission
-    try:
-        found = msgspec.json.decode(node.data, type=Submission)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    head = _head(node.data)
+    if head.mac:
         raise ProtocolError(
-            f"job {job!r}: its description is not understood without a key ({error})"
-        ) from None
+            f"job {job!r}: its description is signed; give the cluster's key (--key, HORN_KEY)"
+        )
+    try:
+        if head.submission is None:
+            found = msgspec.json.decode(node.data, type=Submission)
+        else:
+            found = msgspec.json.decode(node.data, type=UnsignedSubmission).submission
+    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+        raise ProtocolError(f"job {job!r}: {_why_not(node.data, error)}") from None
     if found.job != job:
         raise ProtocolError(f"job {job!r}: its description is that of job {found.job!r}")
     return found
+
+
+def package_of(raw: bytes) -> str:
+    """The package that a description names, of any horn's and whoever signed it; "" if none."""
+    head = _head(raw)
+    return head.package if head.submission is None else head.submission.package
+
+
+def _head(raw: bytes) -> _AnyHorns:
+    try:
+        return msgspec.json.decode(raw, type=_AnyHorns)
+    except (ValueError, RecursionError, OverflowError):  # msgspec's errors among them
+        return _AnyHorns()
+
+
+def _why_not(raw: bytes, error: Exception) -> str:
+    """Why a description cannot be read, and what to do where it is another horn's."""
+    head = _head(raw)
+    if not package_of(raw) or head.format == FORMAT:
+        return f"its description is none: {error}"
+    return (
+        f"it was submitted by another horn: its description is of format {head.format}, this horn "
+        f"writes format {FORMAT} ({error}). Resume it with the horn that submitted it, on workers "
+        f"of that horn, or submit it again"
+    )
 
 
 def _mac(key: Key, signed: SignedSubmission) -> str:

@@ -302,6 +302,23 @@ def test_other_files_that_no_worker_would_take_are_refused_as_a_job_is_resumed(
 
 
 @pytest.mark.net
+def test_another_horns_job_is_not_said_to_go_on(zookeeper, connect, monkeypatch):
+    """It was PENDING again, and its master refused it after that."""
+    coord = connect()
+    jobs = Jobs(coord)
+    wanted = Submission(job="one", target="train.py", package="ab" * 32)
+    jobs.create("one", msgspec.json.encode(msgspec.to_builtins(wanted) | {"keep": 3}))
+    jobs.change("one", JobState.PENDING, JobState.STOPPED)
+    cluster = ClusterClient(coord.hosts)
+    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    monkeypatch.setattr(cluster, "workers", dict)
+    with pytest.raises(errors.ProtocolError, match="by another horn: .* submit it again"):
+        resume(cluster, "one")
+    assert jobs.state("one") is JobState.STOPPED
+    assert list(cluster._packages(["one"])) == ["ab" * 32], "horn rm removes it"
+
+
+@pytest.mark.net
 def test_a_list_of_jobs_reads_the_results_of_those_that_it_shows(
     embedded, connect_embedded, monkeypatch
 ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import random
 import re
@@ -16,7 +18,7 @@ from horn.cluster import preparation, submission
 from horn.cluster.job_names import new_id
 from horn.cluster.submission import SPEC_BYTES, Submission, sign, verify
 from horn.coordination.records import Znode
-from horn.errors import JobError, NotAllowed
+from horn.errors import JobError, NotAllowed, ProtocolError
 from horn.security.keys import Key
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
@@ -170,6 +172,68 @@ def test_an_agent_remembers_the_newest_jobs_it_has_read_and_not_all(monkeypatch)
     assert len(n_read) == 20 and len(preparer._read) == 3
     ask("one-19", change=2)
     assert len(n_read) == 21 and set(preparer._read) == {"one-17", "one-18", "one-19"}
+
+
+def of_horn(form: int, signed: bool, **fields: Any) -> Znode:
+    """The node of a description as a horn with other fields writes it. Format 2, unsigned, had no
+    number.
+    """
+    whole = msgspec.to_builtins(JOB) | fields
+    if not signed and form == 2:
+        return replace(NODE, data=msgspec.json.encode(whole))
+    plain = {"format": form, "submission": whole}
+    if signed:
+        plain |= {"created": NODE.created, "issued": NODE.made_s, "key": KEY.fingerprint}
+        bare = msgspec.json.encode(plain | {"mac": ""}, order="deterministic")
+        plain["mac"] = hmac.digest(KEY.submission(), bare, hashlib.sha256).hex()
+    return replace(NODE, data=msgspec.json.encode(plain, order="deterministic"))
+
+
+@pytest.mark.parametrize(
+    "form, signed, fields",
+    [(1, True, {}), (2, True, {"keep": 3}), (2, False, {"keep": 3}), (4, True, {"later": 1}),
+     (4, False, {"later": 1})],
+)  # fmt: skip
+def test_another_horns_job_is_refused_with_what_to_do(form, signed, fields):
+    node = of_horn(form, signed, **fields)
+    said = f"by another horn: .* of format {form}, .* with the horn that .*, or submit it again$"
+    with pytest.raises((NotAllowed, ProtocolError), match=said):
+        submission.read(KEY if signed else None, JOB.job, node)
+    assert submission.package_of(node.data) == JOB.package
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_description_of_before_with_the_same_fields_is_read(signed):
+    if signed:
+        signed_2 = msgspec.json.decode(sign(KEY, JOB, NODE), type=submission.SignedSubmission)
+        signed_2 = msgspec.structs.replace(signed_2, format=2)
+        signed_2 = msgspec.structs.replace(signed_2, mac=submission._mac(KEY, signed_2))
+        node = replace(NODE, data=submission._ENCODE.encode(signed_2))
+    else:
+        node = of_horn(2, signed)
+    assert submission.read(KEY if signed else None, JOB.job, node) == JOB
+
+
+def test_an_unsigned_description_has_a_number_that_an_older_horn_does_not_know():
+    """Without one it would read a description that lacks a field of its own."""
+    raw = submission.unsigned(JOB)
+    assert msgspec.json.decode(raw)["format"] == submission.FORMAT
+    with pytest.raises(msgspec.ValidationError, match="unknown field `format`"):
+        msgspec.json.decode(raw, type=Submission)  # as horns of before read it
+    assert submission.read(None, JOB.job, replace(NODE, data=raw)) == JOB
+
+
+def test_a_signed_description_is_not_read_without_the_key():
+    node = replace(NODE, data=sign(KEY, JOB, NODE))
+    with pytest.raises(ProtocolError, match="its description is signed; give the cluster's key"):
+        submission.read(None, JOB.job, node)
+
+
+@pytest.mark.parametrize("raw", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_is_no_description_is_refused_without_a_key(raw):
+    with pytest.raises(ProtocolError):
+        submission.read(None, JOB.job, replace(NODE, data=raw))
+    assert submission.package_of(raw) == ""
 
 
 @pytest.mark.parametrize(
