@@ -18,7 +18,8 @@ from horn.wire.frames import PullParameters
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+# Raised with another fact. States of OLDEST lack ``measuring``, and are read.
+FORMAT, OLDEST = 3, 2
 # Attributes of a server; each is a fact of the same name.
 PLAIN = ("n_pushes", "n_changes", "n_repeated", "stop_after")
 SETS = ("left", "final", "fresh", "begun")
@@ -28,7 +29,7 @@ REQUESTS = ("pulls", "pulled")
 
 
 def _identity(s: ParameterServer) -> dict[str, Any]:
-    return {"format": FORMAT, "server": s.number, "dtype": s.dtype.str,
+    return {"server": s.number, "dtype": s.dtype.str,
             "slots": list(s.optimizer.slots), "n_tasks": s.topology.n_tasks,
             "n_first": s.n_first}  # fmt: skip
 
@@ -47,6 +48,7 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
     for group, shared in s.given.items():
         arrays |= {f"given/{group}/{index}": array for index, array in shared.items()}
     facts = _identity(s) | {
+        "format": FORMAT,
         "n_groups": s.topology.n_groups,
         "kept": [[i, k.n_updates, list(k.n_pushes), list(k.pulled)] for i, k in s.kept.items()],
         "waiting": waiting,
@@ -89,11 +91,16 @@ def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, A
     """Give a server the ``state`` of one with the same pieces. Raises ProtocolError if it is of
     another server, or incomplete.
     """
+    if (form := facts.get("format")) not in range(OLDEST, FORMAT + 1):
+        raise ProtocolError(
+            f"server {s.number}: a state with format {form!r}, expected {OLDEST} to {FORMAT}; "
+            f"resume it with the horn that wrote it, or begin in another folder"
+        )
     for what, value in _identity(s).items():
         if facts.get(what) != value:
             raise ProtocolError(
                 f"server {s.number}: a state with {what} {facts.get(what)!r}, expected "
-                f"{value!r}; it is of another job, or of another horn"
+                f"{value!r}; it is of another job"
             )
     try:
         _restore(s, facts, {name: np.array(array) for name, array in arrays.items()})
@@ -122,7 +129,7 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
     for group, clock, n in facts["batches"]:
         s.batches.setdefault(group, {})[clock] = n
     s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}
-    s.measuring = set(facts.get("measuring", ()))  # states of before do not say
+    s.measuring = set(facts.get("measuring", ()))
     for name in PLAIN:
         setattr(s, name, facts[name])
     for name in SETS:

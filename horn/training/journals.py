@@ -26,14 +26,20 @@ from horn.training.identity import check_same
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+# Of all that is in the folder. Raised where run.json, a message that servers write down or a loss
+# has another field, which an older horn would leave out. OLDEST and later are read: what is absent
+# has its default.
+FORMAT, OLDEST = 2, 1
 ATTEMPTS = 1 << 20  # of each start of the run
 
 
 def _check(found: Any) -> None:
     """Check run.json. Raises ValueError, KeyError or TypeError: this horn does not write such."""
-    if found["format"] != FORMAT:
-        raise ValueError(f"format {found['format']}, expected {FORMAT}")
+    if found["format"] not in range(OLDEST, FORMAT + 1):
+        raise ValueError(
+            f"it is of format {found['format']}, this horn reads formats {OLDEST} to {FORMAT}; "
+            f"resume it with the horn that wrote it, or begin in another folder"
+        )
     kinds = {"identity": dict, "n_starts": int, "rows": list, "told": list}
     odd = [name for name, kind in kinds.items() if not isinstance(found.get(name), kind)]
     if odd or found["n_starts"] < 1 or not all(isinstance(row, dict) for row in found["rows"]):

@@ -89,6 +89,23 @@ def test_an_odd_file_of_the_run_is_refused(change: dict[str, Any], tmp_path: Pat
             JournalFolder(tmp_path, {}, resume=True)
 
 
+def test_a_folder_of_another_format_is_refused_with_what_to_do_and_one_of_before_goes_on(
+    tmp_path: Path,
+):
+    """A horn that does not know a message of a journal left out what was in it."""
+    mine = identity(job(), "downpour")
+    JournalFolder(tmp_path, mine, resume=False)
+    file = tmp_path / "servers" / "run.json"
+    whole = json.loads(file.read_text())
+    for form in (0, 3, "2", None):
+        file.write_text(json.dumps(whole | {"format": form}))
+        with pytest.raises(CheckpointError, match="reads formats 1 to 2; resume it with the horn"):
+            JournalFolder(tmp_path, mine, resume=True)
+    file.write_text(json.dumps(whole | {"format": 1}))
+    JournalFolder(tmp_path, mine, resume=True)
+    assert json.loads(file.read_text())["format"] == 2, "a horn of before refuses it from now on"
+
+
 def test_the_file_of_the_run_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -607,8 +607,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(name):
     [
         ({"server": 1}, "a state with server 1, expected 0"),
         ({"slots": ["memory"]}, "a state with slots"),
-        ({"format": 1}, "a state with format 1, expected 2"),
-        ({"format": 3}, "a state with format 3, expected 2"),
+        ({"format": 1}, "a state with format 1, expected 2 to 3; resume it with the horn"),
+        ({"format": 4}, "a state with format 4, expected 2 to 3; resume it with the horn"),
         ({"dtype": "<f4"}, "a state with dtype"),
         ({"kept": [[0, 1]]}, "its state lacks"),
         ({"kept": [[9, 1, [0, 0], [0, 0]]]}, "its state lacks"),
@@ -618,6 +618,14 @@ def test_a_state_of_another_server_is_refused(change, sentence):
     facts, arrays = state(a_server())
     with pytest.raises(ProtocolError, match=f"server 0: {sentence}"):
         restore(a_server(), {**facts, **change}, arrays)
+
+
+def test_a_state_of_before_says_of_nobody_that_it_measures():
+    facts, arrays = state(a_server())
+    del facts["measuring"]
+    server = a_server()
+    restore(server, {**facts, "format": 2}, arrays)
+    assert same(server, a_server())
 
 
 def test_a_state_without_an_array_is_refused():
