@@ -46,6 +46,10 @@ def main(
             raise ServerError(
                 "--tick-ms is at least 1, and --port and --tls-port are from 0 to 65535"
             )
+        if args.bind.count(":") == 1 or "]:" in args.bind:
+            raise ServerError(
+                f"--bind {args.bind}: an address has no port here; give the port with --port"
+            )
         if args.data_dir == "":  # as of a variable of the shell that is not set
             raise ServerError('--data-dir is "": name a folder; without it data are in memory')
         if args.tls_cert is None and (args.tls_key or args.tls_ca):

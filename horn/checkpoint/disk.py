@@ -107,9 +107,10 @@ def locked(path: Path) -> Iterator[None]:
     """
     descriptor, is_new = _held(path)
     try:
-        if not os.access(path, os.W_OK | os.X_OK):  # also on a read-only file system
-            error = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            raise failed(path, "cannot be written to", error)
+        if not os.access(path, os.W_OK | os.X_OK):
+            is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+            number = errno.EROFS if is_read_only else errno.EACCES
+            raise failed(path, "cannot be written to", OSError(number, os.strerror(number)))
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,19 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_training(
     monkeypatch.setattr(os, "access", lambda *a: False)  # root may always, but for such disks
     with pytest.raises(CheckpointError, match="cannot be written to .* that you may write to"):
         horn.train(job(), checkpoints=tmp_path, checkpoint_every=3)
+
+
+@pytest.mark.parametrize(("flags", "name"), [(os.ST_RDONLY, "EROFS"), (0, "EACCES")])
+def test_a_read_only_file_system_is_named_as_such(
+    flags: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was said to be a matter of permissions."""
+    monkeypatch.setattr(os, "access", lambda *a: False)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flags))
+    with pytest.raises(CheckpointError, match=f"errno [0-9]+ {name}.*; choose a folder") as caught:
+        with disk.locked(tmp_path):
+            pass
+    assert caught.value.errno == getattr(errno, name)
 
 
 def test_a_folder_that_stays_empty_goes_again(tmp_path: Path):

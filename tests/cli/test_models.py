@@ -249,6 +249,19 @@ def test_zk_has_the_options_of_the_server(capsys: pytest.CaptureFixture[str]) ->
     assert ending(group, ["zk", "--tick-ms", "0"]) == 2
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:2181", "localhost:2181", "[::1]:2181"])
+def test_an_address_with_a_port_is_told_where_ports_are_given(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said to be reachable from other hosts, and to want a key."""
+    from horn.cli import horn as group
+    from horn.cli._end import ending
+
+    assert ending(group, ["zk", "--bind", address]) == 2
+    said = capsys.readouterr().err
+    assert f"--bind {address}: an address has no port here; give the port with --port" in said
+
+
 REGRESSION = """
 import numpy as np
 
