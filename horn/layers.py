@@ -31,10 +31,9 @@ from horn.neuron import (
     State,
     SynapseState,
     Weight,
-    declared,
+    declarations,
     has_backward,
     reads_weights,
-    weights_of,
 )
 
 Interlayer = Callable[[Any], Any]
@@ -199,6 +198,9 @@ class Layer:
     loss_weight: float = 1.0
     answers: bool = True
 
+    def __post_init__(self) -> None:
+        _ = self.declarations  # kept from now on: IPython's %autoreload changes a class in place
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of its neurons, channels last; (size,) if it is flat."""
@@ -267,19 +269,24 @@ class Layer:
         return -(-total // self.size)
 
     @cached_property
+    def declarations(self) -> dict[type, dict[str, Any]]:
+        """What the neuron class declared when the layer was made, by kind and name."""
+        return declarations(self.neuron)
+
+    @property
     def parameters(self) -> dict[str, Parameter]:
         """The learned numbers that the neuron class declares."""
-        return declared(self.neuron, Parameter)
+        return self.declarations[Parameter]
 
-    @cached_property
+    @property
     def states(self) -> dict[str, Parameter]:
         """The remembered numbers that the neuron class declares."""
-        return declared(self.neuron, State)
+        return self.declarations[State]
 
-    @cached_property
+    @property
     def weights(self) -> dict[str, Weight]:
         """The weights of each incoming synapse."""
-        return weights_of(self.neuron)
+        return self.declarations[Weight]
 
     @property
     def biases(self) -> dict[str, str]:

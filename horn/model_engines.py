@@ -19,6 +19,7 @@ from horn.metrics import Metric
 from horn.model_inputs import CHUNK_ROWS
 from horn.model_stream import answers_of
 from horn.network import Network
+from horn.network_checks import check_as_made
 from horn.sources import CapturedCode
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class ModelEngines:
         code = self.code
         with self.lock:  # a thread may be about to take the engine
             if self.learned is not None or not code or not code.manifest:
-                return self.learned or self.network
+                return self.learned or self._as_made()
             kept = len(code.manifest.get("metrics", ())) == len(self.metrics)
             now = Description.of(self.network, self.metrics if kept else ()).manifest
             if any(now.get(part) != code.manifest.get(part) for part in DESCRIBED):
@@ -128,7 +129,12 @@ class ModelEngines:
                 self.metrics = metrics_of(code.manifest, "the model") if kept else self.metrics
                 self._engine = self._of_pieces = None
                 self.cuts.clear()
-            return self.learned or self.network
+            return self.learned or self._as_made()
+
+    def _as_made(self) -> Network:
+        """The network itself. ModelError : a class was changed in place since it was made."""
+        check_as_made(self.network.layers)
+        return self.network
 
     def take(self, before: ModelEngines) -> None:
         """Take the engine of a model before this one, of the same layers and settings, instead of

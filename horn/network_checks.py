@@ -10,7 +10,16 @@ from horn.errors import ModelError, is_whole
 from horn.layer_costs import EDGE_ARRAYS
 from horn.layers import Layer
 from horn.mistakes import is_function
-from horn.neuron import Neuron, SynapseState, carried, declared, has_backward, mentions
+from horn.neuron import (
+    Neuron,
+    SynapseState,
+    carried,
+    declarations,
+    declared,
+    has_backward,
+    is_same_declaration,
+    mentions,
+)
 
 
 def check_input(keep: float, per: str, steps: int | None) -> None:
@@ -77,6 +86,7 @@ def check(layers: Sequence[Layer], steps: int) -> None:
         raise ModelError(
             "the network has no layers to compute; add net.layer(...) or net.output(...)"
         )
+    check_as_made(layers)
     _check_steps(layers, steps)
     _check_reversed(layers)
     hidden = {layer.neuron for layer in layers[1:] if layer.kind == "hidden"}
@@ -85,6 +95,35 @@ def check(layers: Sequence[Layer], steps: int) -> None:
         _check_output(layer, hidden)
     if len(outputs) > 1 or not all(layer.answers for layer in outputs):
         _check_several(layers, outputs)
+
+
+def check_as_made(layers: Sequence[Layer]) -> None:
+    """Raise ModelError where a neuron class was changed in place since a layer of it was made, as
+    by IPython's %autoreload, and declares other numbers: the layer has arrays of those of before.
+    """
+    for layer in layers:
+        before, cls = layer.declarations, layer.neuron
+        changes = [
+            f"{kind.__name__} {name!r} {_change(before[kind].get(name), here.get(name))}"
+            for kind, here in declarations(cls).items()
+            for name in dict.fromkeys((*before[kind], *here))
+            if not is_same_declaration(before[kind].get(name), here.get(name))
+        ]
+        if changes:
+            raise ModelError(
+                f"layer {layer.name}: {cls.__name__} has other declarations than when the network "
+                f"was made, as after %autoreload: its {', its '.join(changes)}; run the cell that "
+                "makes the network again"
+            )
+
+
+def _change(before: Any, now: Any) -> str:
+    """What became of a declaration, in words; None: there is none."""
+    if before is None or now is None:
+        return "is new" if before is None else "is gone"
+    if repr(before) == repr(now):
+        return "begins with other numbers"
+    return f"was {before!r} and is {now!r}"
 
 
 def _check_output(last: Layer, hidden: Collection[type[Neuron]]) -> None:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import takewhile
-from types import CellType, CodeType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import numpy as np
@@ -372,6 +372,29 @@ def declared(cls: type[Neuron], kind: type[D]) -> dict[str, D]:
             elif name in found:
                 del found[name]
     return found
+
+
+def declarations(cls: type[Neuron]) -> dict[type, dict[str, Any]]:
+    """All declarations of a neuron class, by kind and name, each kind in their order."""
+    kinds: tuple[type, ...] = Parameter, State, SynapseState
+    return {**{kind: declared(cls, kind) for kind in kinds}, Weight: weights_of(cls)}
+
+
+def is_same_declaration(one: Any, other: Any) -> bool:
+    """Whether two declarations are of one kind and begin alike, as those of one text do."""
+    return one is other or _said(one) == _said(other)
+
+
+def _said(value: Any) -> Any:
+    """A value in words in which no addresses are."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, FunctionType):
+        return texts.code_digest(value.__code__)
+    if hasattr(value, "__dict__"):  # a declaration, an initialiser
+        kept = {name: _said(each) for name, each in vars(value).items() if name != "name"}
+        return type(value).__module__, type(value).__qualname__, kept
+    return repr(value)
 
 
 def carried(cls: type[Neuron]) -> tuple[str, ...]:

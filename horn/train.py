@@ -32,6 +32,7 @@ from horn.job import Job
 from horn.mistakes import is_function, no_argument, shown, teaches
 from horn.model import Array, Model, facts_of, model_of
 from horn.modelfile import check_writable
+from horn.network_checks import check_as_made
 from horn.partition.placement import Placement
 from horn.run_result import Run
 from horn.sources import running, successor
@@ -218,6 +219,7 @@ def _conduct(
     deadline: Deadline, settle: Callable[[], None],
 ) -> Run:  # fmt: skip
     begun = perf_counter()
+    check_as_made(job.network.layers)
     _warn_of_redefined(job)
     strategy, topology, backend = settings.made_strategy, settings.topology, settings.backend
     if settings.seed is not None:

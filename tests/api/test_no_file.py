@@ -682,6 +682,69 @@ def test_a_method_that_autoreload_changed_draws_the_same_on_every_backend(edited
     np.testing.assert_allclose(made[0], made[1], rtol=1e-5)
 
 
+DECLARING = """import horn
+
+class Mine(horn.Neuron):
+    gain = horn.Parameter(2.0)
+    rest = horn.State(horn.initializers.Constant(0.5))
+    trace = horn.SynapseState(0.0)
+    def forward(self, messages):
+        self.rest = 0.9 * self.rest
+        for m in messages:
+            m.trace = m.input
+        self.feedforward(self.gain * sum(m.input * m.weight for m in messages) - self.rest)
+"""
+
+
+@pytest.mark.parametrize("old, new, said", [
+    ("Constant(0.5)", "Constant(-2.0)",
+     "State 'rest' was horn.State(Constant(value=0.5), per='run') and is "
+     "horn.State(Constant(value=-2.0), per='run')"),
+    ("    gain", "    bend = horn.Parameter(1.0)\n    gain", "Parameter 'bend' is new"),
+    ("    gain = horn.Parameter", "    gain = float", "Parameter 'gain' is gone"),
+    ("    gain", "    weight, k = horn.Weight(), horn.Weight()\n    gain", "Weight 'k' is new"),
+    ("SynapseState(0.0)", "SynapseState(1.0)",
+     "SynapseState 'trace' was horn.SynapseState(0.0, per='run') and is "
+     "horn.SynapseState(1.0, per='run')"),
+])  # fmt: skip
+def test_a_network_whose_class_autoreload_gave_other_declarations_is_refused(
+    old, new, said, edited, reload
+):
+    _, module, _ = edited
+    reload("of_helper.py", DECLARING)
+    net, data = of_ones(module.Mine), (np.ones((4, 3)), np.ones((4, 2)))
+    job = horn.Job(net, data, epochs=1)
+    model = horn.train(job).model
+    live = horn.Model(net, model.parameters, model.states)
+    expected = model.predict(np.ones((1, 3)))
+    reload("of_helper.py", DECLARING.replace(old, new, 1))
+    for ask in (
+        lambda: horn.train(job),
+        lambda: horn.train(job, tasks=2),
+        lambda: horn.Job(net, data),
+        lambda: live.predict(np.ones((1, 3))),
+    ):
+        with pytest.raises(ModelError, match="layer1: Mine has other declarations") as told:
+            ask()
+        assert f"as after %autoreload: its {said}; run the cell" in str(told.value)
+    np.testing.assert_array_equal(model.predict(np.ones((1, 3))), expected)
+    horn.train(horn.Job(of_ones(module.Mine), data, epochs=1))
+
+
+def test_a_network_whose_class_autoreload_gave_another_forward_has_the_new_one(
+    edited, reload, caplog
+):
+    _, module, _ = edited
+    reload("of_helper.py", DECLARING)
+    net, data = of_ones(module.Mine), (np.ones((4, 3)), np.ones((4, 2)))
+    horn.train(horn.Job(net, data, epochs=1))
+    reload("of_helper.py", DECLARING.replace("0.9", "0.1"))
+    jobs = (horn.Job(each, data, epochs=2) for each in (net, of_ones(module.Mine)))
+    old, new = (horn.train(job).history["loss"] for job in jobs)
+    assert old == new
+    assert not caplog.records
+
+
 def test_a_function_that_autoreload_changes_beside_one_whose_lines_moved_is_compiled(
     edited, reload
 ):
