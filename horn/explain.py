@@ -11,12 +11,13 @@ from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.ir import averages, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
-from horn.language.layers import is_weighted_sum, read_layer
+from horn.language.layers import is_weighted_sum, read_layer, why_no_backward
 from horn.language.parse import function
 from horn.language.source import source_of
 from horn.layers import Layer, Link
 from horn.losses import LOSSES
 from horn.network import Network
+from horn.network_checks import of_other_steps
 from horn.neuron import Neuron, SynapseState, declared, mentions
 from horn.optimizers import SGD, Direct, Optimizer
 from horn.program import Convolve, Loop, Matmul, TargetRead, Targets, Update, every
@@ -345,7 +346,7 @@ def _unreached(
     if forward.pushes:  # its weights learn by that
         first = next(each for each in layer.parameters if f"{layer.name}.{each}" in silent)
         write = "Make it"
-        if layer.kind == "hidden":
+        if _may_write_backward(network, layer, forward):
             write = f'Write backward with self.push(..., to="{first}"), or make it'
         return (
             f"{said}: {name} pushes in forward, a rule of its own that no gradient passes, and a "
@@ -358,7 +359,14 @@ def _unreached(
     if not reached:
         why = "no gradient comes back to the layer from those that listen to it"
         why = f"its loss {layer.loss.name!r} is flat" if layer.loss and layer.answers else why
+    backward = " write backward," if _may_write_backward(network, layer, forward) else ""
     return (
         f"{said}: {why}. Let one through, as z + horn.math.stop_gradient(horn.math.sign(z) - z) "
-        f"does, write backward, or push in forward{without}"
+        f"does,{backward} or push in forward{without}"
     )
+
+
+def _may_write_backward(network: Network, layer: Layer, forward: ForwardIR) -> bool:
+    """Whether a backward of a layer's neurons would be called, and accepted."""
+    late = bool(network.steps) and of_other_steps(network.layers, layer)
+    return layer.kind == "hidden" and not late and not why_no_backward(layer, forward)

@@ -20,6 +20,7 @@ from horn.neuron import (
     is_same_declaration,
     mentions,
 )
+from horn.refusals import by_what
 
 
 def check_input(keep: float, per: str, steps: int | None) -> None:
@@ -95,6 +96,23 @@ def check(layers: Sequence[Layer], steps: int) -> None:
         _check_output(layer, hidden)
     if len(outputs) > 1 or not all(layer.answers for layer in outputs):
         _check_several(layers, outputs)
+
+
+def of_other_steps(layers: Sequence[Layer], layer: Layer) -> str:
+    """Why what comes back to a layer of sequences is of other steps, so that no backward can be
+    written for it; "" where it is not.
+    """
+    for x in layers:
+        if any(k.source is layer and k.is_reversed for k in x.links):
+            return f"{x.name} hears it from end to beginning: what comes back is of other steps"
+    for x in layers:
+        if any(k.source is layer and k.delay for k in x.links):
+            return f"{x.name} hears it late: what comes back is of later steps"
+    return _goes_on(carried(layer.neuron)[0]) if carried(layer.neuron) else ""
+
+
+def _goes_on(state: str) -> str:
+    return f"its State {state!r} goes on from step to step: what comes back is of later steps"
 
 
 def check_as_made(layers: Sequence[Layer]) -> None:
@@ -225,23 +243,14 @@ def _check_steps(layers: Sequence[Layer], steps: int) -> None:
             )
         if layer.kind == "output" or not has_backward(cls):
             continue
-        for x in layers:
-            if any(k.source is layer and k.is_reversed for k in x.links):
-                raise ModelError(
-                    f"{where}: writes backward, but {x.name} hears it from end to beginning: what "
-                    "comes back is of other steps, which one step's backward cannot see. Leave "
-                    "backward out and horn derives it"
-                )
-        receivers = [x for x in layers for k in x.links if k.source is layer and k.delay]
-        if carried(cls) or receivers or any(mentions(cls, "backward", x) for x in layer.states):
-            why = (
-                f"{receivers[0].name} hears it late"
-                if receivers
-                else f"its State {next(iter(layer.states))!r} goes on from step to step"
-            )
+        why = of_other_steps(layers, layer)
+        read = [name for name in layer.states if mentions(cls, "backward", name)]
+        if not why and read:
+            why = _goes_on(read[0])
+        if why:
             raise ModelError(
-                f"{where}: writes backward, but {why}: what comes back is of later steps, "
-                "which one step's backward cannot see. Leave backward out and horn derives it"
+                f"{where}: writes backward, but {why}, which one step's backward cannot see. "
+                f"Leave backward out{by_what(mentions(cls, 'forward', 'push'))}"
             )
         if mentions(cls, "backward", "loss"):
             raise ModelError(

@@ -35,11 +35,16 @@ def called_twice(word: str) -> str:
     return f"self.{word} is called a second time; call it exactly once on every path"
 
 
-def no_written_backward(cls: str, why: str) -> str:
-    return (
-        f"{cls} writes backward, but {why}: leave backward out and horn derives it, or push in "
-        "forward if it is to learn without a gradient"
-    )
+def by_what(pushes: bool) -> str:
+    """What a class learns by without its backward, behind "leave backward out". pushes : whether it
+    does so in forward, so that nothing is derived.
+    """
+    return ": its weights learn by its push in forward" if pushes else " and horn derives it"
+
+
+def no_written_backward(cls: str, why: str, pushes: bool) -> str:
+    or_push = "" if pushes else ", or push in forward if it is to learn without a gradient"
+    return f"{cls} writes backward, but {why}: leave backward out{by_what(pushes)}{or_push}"
 
 
 def has_interlayer(layer: str) -> str:

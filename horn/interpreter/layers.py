@@ -304,7 +304,7 @@ class Stage:
             why = refusals.NO_WEIGHTED_SUM
         if why:
             method = self.cls.backward  # type: ignore[attr-defined]
-            problem = refusals.no_written_backward(self.cls.__name__, why)
+            problem = refusals.no_written_backward(self.cls.__name__, why, self.local)
             raise user_text.error_at(method, problem)
 
     # --- messages

@@ -72,19 +72,22 @@ def is_weighted_sum(layer: Layer, forward: ForwardIR) -> bool:
 
 
 def _check_written(layer: Layer, forward: ForwardIR, backward: BackwardIR) -> None:
-    why = ""
+    if why := why_no_backward(layer, forward):
+        name, pushes = layer.neuron.__name__, bool(forward.pushes)
+        raise backward.error(refusals.no_written_backward(name, why, pushes))
+
+
+def why_no_backward(layer: Layer, forward: ForwardIR) -> str:
+    """Why no backward can be written for a layer's neurons; "" where one can."""
     if layer.interlayer is not None:
-        why = refusals.has_interlayer(layer.name)
-    elif asks(forward):
-        why = refusals.ASKS
-    elif len(layer.weights) > 1:
-        why = refusals.has_weights(len(layer.weights))
-    elif ir.contains(forward.output, Op.OF_INPUT):
-        why = refusals.TELLS_APART
-    elif not is_weighted_sum(layer, forward):
-        why = refusals.NO_WEIGHTED_SUM
-    if why:
-        raise backward.error(refusals.no_written_backward(layer.neuron.__name__, why))
+        return refusals.has_interlayer(layer.name)
+    if asks(forward):
+        return refusals.ASKS
+    if len(layer.weights) > 1:
+        return refusals.has_weights(len(layer.weights))
+    if ir.contains(forward.output, Op.OF_INPUT):
+        return refusals.TELLS_APART
+    return "" if is_weighted_sum(layer, forward) else refusals.NO_WEIGHTED_SUM
 
 
 def read_aggregate(aggregate: Aggregate) -> Node:

@@ -1,5 +1,6 @@
 """How layers run, in words."""
 
+import numpy as np
 import pytest
 
 import horn
@@ -296,3 +297,94 @@ def test_a_parameter_beside_a_local_rule_is_told_what_teaches_it():
     net.output(2, neuron=HebbWithGain, loss="squared_error")
     (said,) = explain.never_learn(net)
     assert "no other. Make it a horn.State" in said and "backward" not in said
+
+
+class TwoWeightsWithGain(horn.Neuron):
+    gain = horn.Parameter(1.0)
+    a, b = horn.Weight(), horn.Weight()
+
+    def forward(self, messages):
+        y = self.gain * sum(m.input * (m.a + m.b) for m in messages)
+        for m in messages:
+            self.push(y * m.input, to="a")
+            self.push(y * m.input, to="b")
+        self.feedforward(y)
+
+
+class ByNameWithGain(horn.Neuron):
+    gain = horn.Parameter(1.0)
+
+    def forward(self, messages):
+        y = self.gain * sum(m.input * m.weight for m in messages.x)
+        for m in messages:
+            self.push(y * m.input)
+        self.feedforward(y)
+
+
+class GoingOnWithGain(horn.Neuron):
+    gain = horn.Parameter(1.0)
+    v = horn.State(0.0, per="sample")
+
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(z * m.input)
+        self.v = 0.5 * self.v + z
+        self.feedforward(self.gain * self.v)
+
+
+def in_steps(neuron, late=False):
+    net = horn.Network(seed=1)
+    inputs = [net.input(4, steps=3), *([horn.Delayed()] if late else [])]
+    net.layer(3, neuron=neuron, inputs=inputs, name="layer1")
+    net.output(2, loss="squared_error")
+    return net
+
+
+def of_an_input(neuron):
+    net = horn.Network(seed=1)
+    net.layer(3, neuron=neuron, inputs={"x": net.input(4)}, name="layer1")
+    net.output(2, loss="squared_error")
+    return net
+
+
+@pytest.mark.parametrize("made", [
+    lambda: network(TwoWeightsWithGain),
+    lambda: of_an_input(ByNameWithGain),
+    lambda: in_steps(GoingOnWithGain),
+    lambda: in_steps(HebbWithGain, late=True),
+], ids=["several weights", "messages by name", "a State of sequences", "heard late"])  # fmt: skip
+def test_a_backward_is_not_offered_where_it_would_be_refused(made):
+    (said,) = explain.never_learn(made())
+    assert "layer1.gain will never learn" in said
+    assert "no other. Make it a horn.State" in said and "backward" not in said
+
+
+def test_a_backward_is_offered_in_steps_where_it_is_accepted():
+    (said,) = explain.never_learn(in_steps(HebbWithGain))
+    assert "Write backward with self.push(..., " in said
+    assert explain.never_learn(in_steps(TaughtGain)) == []
+
+
+class TaughtGoingOn(GoingOnWithGain):
+    def backward(self, messages):
+        self.backpropagate(sum(m.delta * m.weight for m in messages))
+
+
+class TaughtByName(ByNameWithGain):
+    def backward(self, messages):
+        self.push(self.output, to="gain")
+        self.backpropagate(sum(m.delta * m.weight for m in messages))
+
+
+def by(backend):
+    data = np.ones((2, 4)), np.ones((2, 2))
+    return horn.train(horn.Job(of_an_input(TaughtByName), data, epochs=1), backend=backend)
+
+
+@pytest.mark.parametrize("made", [
+    lambda: in_steps(TaughtGoingOn).check(), lambda: by("kernels"), lambda: by("python"),
+], ids=["steps", "kernels", "python"])  # fmt: skip
+def test_without_its_backward_a_class_that_pushes_in_forward_learns_by_that(made):
+    with pytest.raises(horn.HornError, match="eave backward out: its weights learn by its push in"):
+        made()
