@@ -6,7 +6,7 @@ import ast
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from horn import ir, refusals
 from horn import math as horn_math
@@ -46,6 +46,7 @@ _ORDERS = {
     horn_math.median: "median", horn_math.largest: "largest", horn_math.smallest: "smallest",
     horn_math.top_sum: "top_sum",
 }  # fmt: skip
+_CALLED = (ActivationRef, Activation, MethodRef, AggregateRef, types.FunctionType)
 _DECLARED = (Parameter, State, SynapseState, Weight)
 _SEQUENCES = (range, enumerate, zip, reversed, list, tuple)  # of known values
 _ORDER = "messages have no order: loop over them with for m in messages"
@@ -133,6 +134,9 @@ class Calls:
             if target is round and len(node.args) + len(node.keywords) > 1:
                 remedy = _ROUND_DIGITS
             self.scope.fail(node.func, f"{name} is not in the neuron language; {remedy}")
+        is_math = hashable(target) and target in MATH
+        if not is_math and not isinstance(target, _CALLED):
+            self.refuse(target, node)
         if node.keywords:
             self.scope.fail(node, _PLAIN)
         args = [self.expressions.value(a) for a in node.args]
@@ -146,12 +150,21 @@ class Calls:
             if args or node.keywords:
                 self.scope.fail(node, f"output.{target.name}() takes no arguments")
             return self.over_layer(target.name, target.node, node)
-        if hashable(target) and target in MATH:
+        if is_math:
             return self.functions.math(MATH[target], args, node)
-        if isinstance(target, types.FunctionType):
-            return self.functions.call(target, args, node)
+        return self.functions.call(target, args, node)
+
+    def refuse(self, target: Any, node: ast.Call) -> NoReturn:
+        """Fail at a call of what is not in the language, with what to write."""
         name = ast.unparse(node.func)
         twin = getattr(target, "__name__", "")
+        if name in _OF_PYTHON and self.module_of(target, node.func) == "numpy":
+            self.scope.fail(
+                node.func,
+                f"{name} here is numpy.{name}, as after  from numpy import *  or %pylab, and a "
+                f"neuron calls Python's own: write  from builtins import {name}  below that, or  "
+                "import numpy as np  instead of it",
+            )
         if twin in horn_math.OPS and hasattr(horn_math, twin):
             self.scope.fail(
                 node.func, f"{name} is not in the neuron language; write horn.math.{twin}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import horn
@@ -564,6 +565,13 @@ REFUSED = {
         """,
         "np.tanh is not in the neuron language; write horn.math.tanh",
     ),
+    "numpy of messages": (
+        """
+        def forward(self, messages):
+            self.feedforward(«np.sum»(m.input * m.weight for m in messages))
+        """,
+        "np.sum is not in the neuron language; write  sum(m.input * m.weight for m in messages)",
+    ),
     "function looked for in horn": (
         """
         def forward(self, messages):
@@ -992,6 +1000,29 @@ REFUSED = {
 def test_refused(name, tmp_path):
     body, problem = REFUSED[name]
     assert problem in refused(tmp_path, body)
+
+
+OF_MESSAGES = "{}(m.input * m.weight for m in messages)"
+OF_NUMBERS = {"abs": "abs(self.learning_rate)", "pow": "pow(self.learning_rate, 2.0)"}
+HIDDEN = [name for name in ("sum", "max", "min", "any", "all", "abs", "pow") if hasattr(np, name)]
+
+
+@pytest.mark.parametrize("name", HIDDEN)  # NumPy 1 has no pow
+def test_a_function_of_numpy_that_hides_pythons_is_told_as_such(name, tmp_path):
+    call = OF_NUMBERS.get(name, OF_MESSAGES.format(name))
+    body = """
+        def forward(self, messages):
+            self.feedforward({} + 0.0)
+        """
+    star = f"from numpy import {name}"
+    said = refused(tmp_path, body.format(call.replace(name, f"«{name}»", 1)), star)
+    assert said == (
+        f"{name} here is numpy.{name}, as after  from numpy import *  or %pylab, and a neuron "
+        f"calls Python's own: write  from builtins import {name}  below that, or  import numpy as "
+        "np  instead of it"
+    )
+    below = f"{star}\nfrom builtins import {name}"
+    forward(module(tmp_path, source(body.format(call), below)).N)
 
 
 def test_recursion_is_refused_where_it_recurs(tmp_path):
