@@ -274,8 +274,9 @@ class Model:
 
     def record(self, x: Any, *names: str) -> dict[str, Any]:
         """The outputs of layers, and States, at each step of some sequences: by name (n, steps,
-        size), where some end early lists of (steps, size); of none (0, steps, size). In inference,
-        with the draws of ``predict``, and step by step: for looking at, not for many samples.
+        size), where some end early lists of (steps, size); of none (0, steps, size), of one that is
+        given alone (steps, size). In inference, with the draws of ``predict``, and step by step:
+        for looking at, not for many samples.
 
         x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``,
         also in a list; without any, all of these.
@@ -307,7 +308,8 @@ class Model:
         found = recorded(self.stream(), data, names)
         if data.lengths is not None:
             return dict(found)
-        return {name: np.array(each) for name, each in found.items()}
+        is_one = self._inputs.is_one_sequence(x)
+        return {name: np.array(each[0] if is_one else each) for name, each in found.items()}
 
     @mistakes.teaches
     def __call__(self, x: Any, **how: Any) -> Any:

@@ -231,14 +231,15 @@ def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
             "horn.plot.raster: x is an array or a list of one sequence or more, as for "
             f"model.predict; got {_said(x)}"
         )
-    few = x if model.is_one_sequence(x) else x[:MOST_SEQUENCES]
-    sent = model.record(few, name)[name]
-    low, high = min(each.min() for each in sent), max(each.max() for each in sent)
+    is_one = model.is_one_sequence(x)
+    sent = model.record(x if is_one else x[:MOST_SEQUENCES], name)[name]
+    drawn = [sent] if is_one else sent
+    low, high = min(each.min() for each in drawn), max(each.max() for each in drawn)
     largest = float(max(high, -low)) or 1.0
     least, colours = (-largest, "RdBu_r") if low < 0 else (0.0, "Greys")
-    figure = _figure(1.2 + 1.8 * len(sent), 3.2)
-    panels = figure.subplots(1, len(sent), squeeze=False, sharey=True)[0]
-    for axes, each in zip(panels, sent, strict=True):
+    figure = _figure(1.2 + 1.8 * len(drawn), 3.2)
+    panels = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
+    for axes, each in zip(panels, drawn, strict=True):
         axes.imshow(each.T, cmap=colours, vmin=least, vmax=largest, aspect="auto",
                     interpolation="nearest", origin="lower")  # fmt: skip
         axes.set_xlabel("step")

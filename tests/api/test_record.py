@@ -141,6 +141,23 @@ def test_what_a_layer_sent_is_not_overwritten_by_those_that_hear_it(backend: str
         np.testing.assert_allclose(found[name], array, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("steps", [2, 4, 7])
+@pytest.mark.parametrize("each_step", [False, True])
+def test_one_sequence_alone_has_the_shape_that_predict_gives_it(
+    steps: int, each_step: bool, tmp_path: Path
+) -> None:
+    made, x = model(each_step=each_step), np.concatenate([X, X], axis=1)[0, :steps] / 255
+    found, whole = made.record(x), made.record(x[None])
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, whole[name][0], err_msg=name)
+    expected = found["out"] if each_step else found["out"][-1]
+    assert made.predict(x).shape == expected.shape
+    np.testing.assert_allclose(made.predict(x), expected, atol=1e-6)
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib, the extra plot")
+    figure = horn.plot.raster(made, x, "below", path=tmp_path / "r.png")
+    assert len(figure.axes) == 1 and figure.axes[0].images[0].get_array().shape == (6, steps)
+
+
 def test_of_no_sequences_the_steps_and_sizes_are_told() -> None:
     made = model()
     for steps in (2, 4, 8):

@@ -134,7 +134,7 @@ def test_pictures_of_sequences(rng, tmp_path):
     np.add.at(wanted, (np.concatenate(y), taken), 1)
     np.testing.assert_array_equal(counts, wanted)
     long = rng.normal(size=(20, 2))
-    assert plot.raster(model, long, "memory", path=tmp_path / "b.png").sent.shape == (1, 20, 3)
+    assert plot.raster(model, long, "memory", path=tmp_path / "b.png").sent.shape == (20, 3)
     last = trained(network(False), (x, [each[-1] for each in y]))
     assert plot.confusion(last, (x, [0, 1, 0, 1]), path=tmp_path / "c.png").counts.sum() == 4
 

@@ -378,7 +378,7 @@ def test_steps_of_one_row_are_one_sequence() -> None:
     assert model.is_one_sequence(one) and not model.is_one_sequence(one[:, None])
     np.testing.assert_array_equal(model.predict(one), expected)
     np.testing.assert_allclose(model.stream()(one), expected, rtol=1e-6)
-    np.testing.assert_array_equal(model.record(one, "layer2")["layer2"][0], expected)
+    np.testing.assert_array_equal(model.record(one, "layer2")["layer2"], expected)
     alone = model.activations(one[None], "a")[0]
     for found in (model.activations(one, "a"), model.predict(one, layer="a")):
         np.testing.assert_array_equal(found, alone)

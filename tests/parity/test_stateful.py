@@ -513,7 +513,7 @@ def test_a_model_of_pieces_of_one_step_hears_one_sequence():
         stream = model.stream()
         np.testing.assert_allclose(answers, [stream(row) for row in x[0]], 0, 1e-12)
         assert model.evaluate(x[0], y[0]) == run.test
-        assert model.record(x[0], "drawing")["drawing"].shape == (1, 12, 2)
+        assert model.record(x[0], "drawing")["drawing"].shape == (12, 2)
 
 
 def test_what_is_refused():
