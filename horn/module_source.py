@@ -163,10 +163,15 @@ class NeededModule:
 
     def said_by_none(self, name: str, value: Any) -> ModelError:
         """The complaint of a function or class that no statement gives a name."""
+        file, other = Path(self.file).name, getattr(value, "__qualname__", value)
+        if other == name:
+            return ModelError(
+                f"{name} is now another {name} than the one that {file} defines, and none of its "
+                "statements says so; define it there again, together with what calls it"
+            )
         return ModelError(
-            f"{name} is now {getattr(value, '__qualname__', value)}, but no statement of "
-            f"{Path(self.file).name} says so, run again with what it reads now; write  "
-            f"{name} = ...  as one of its own"
+            f"{name} is now {other}, but no statement of {file} says so, run again with what it "
+            f"reads now; write  {name} = ...  as one of its own"
         )
 
     def run(self) -> list[int | list[int]]:

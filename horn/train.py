@@ -57,7 +57,7 @@ from horn.training.divergence import grown, of_guessing, too_far, unlearned, whe
 from horn.training.history import History
 from horn.training.hooks import Hooks, LocalControl, hooks_of
 from horn.training.identity import identity
-from horn.training.interrupts import interrupts
+from horn.training.interrupts import STOPPING, interrupts
 from horn.training.journals import JournalFolder
 from horn.training.loop import LoopResult, TrainingLoop
 from horn.training.profile import Profile, Profiler
@@ -252,7 +252,9 @@ def _conduct(
         try:
             if is_single:
                 is_wanted = on_cluster is None or schedule is not None
-                stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
+                stack.enter_context(
+                    interrupts(recovery.stop_requested, is_wanted, waiting=STOPPING)
+                )
                 trained = _train_here(
                     job, settings, watcher, begun, recovery, hooks, code, deadline
                 )
@@ -262,7 +264,9 @@ def _conduct(
                 if is_mine and not topology.n_servers:
                     recovery = _stoppable(recovery, stack)
                 is_wanted = recovery.schedule is not None
-                stack.enter_context(interrupts(recovery.stop_requested, is_wanted))
+                stack.enter_context(
+                    interrupts(recovery.stop_requested, is_wanted, waiting=STOPPING)
+                )
                 trained = _train_in_group(
                     job, settings, watcher, begun, recovery, on_cluster, hooks, deadline
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import logging
 import os
 import signal
 import sys
@@ -16,6 +17,14 @@ from typing import NoReturn
 CTRL_C = (signal.SIGINT,)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # what ends a command
 AGAIN_S = 0.1  # for a finalizer to end
+SAY_AFTER_S = 1.0  # an update that ends sooner needs no sentence
+#: Said where training, told to stop, goes on for a while: an interpreted update takes minutes.
+STOPPING = (
+    "training stops after the update under way; Ctrl-C, or the stop button, again ends it at once, "
+    "with nothing"
+)
+
+logger = logging.getLogger(__name__)
 
 
 class Ended(SystemExit, KeyboardInterrupt):
@@ -27,12 +36,15 @@ class Ended(SystemExit, KeyboardInterrupt):
 
 @contextmanager
 def interrupts(
-    stop_requested: threading.Event, is_wanted: bool = True, numbers: tuple[int, ...] = CTRL_C
-) -> Iterator[list[int]]:
+    stop_requested: threading.Event, is_wanted: bool = True, numbers: tuple[int, ...] = CTRL_C,
+    *, waiting: str = "",
+) -> Iterator[list[int]]:  # fmt: skip
     """The first of these signals sets ``stop_requested``, the second is its exception. Gives a list
-    of those that came.
+    of those that came. waiting : a sentence that is logged if nothing has ended soon after the
+    first.
     """
     heard: list[int] = []
+    ended = threading.Event()
     if not is_wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
@@ -42,6 +54,12 @@ def interrupts(
         if stop_requested.is_set():
             raise exception_of(number)
         stop_requested.set()
+        if waiting:
+            _thread.start_new_thread(say, ())  # takes no lock, which this thread may hold
+
+    def say() -> None:
+        if not ended.wait(SAY_AFTER_S):
+            logger.warning(waiting)
 
     before = {number: signal.getsignal(number) for number in numbers}
     if before.get(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
@@ -53,6 +71,7 @@ def interrupts(
     try:
         yield heard
     finally:
+        ended.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -17,10 +17,11 @@ import pytest
 import horn
 from horn.errors import MemberLost, Timeout
 from horn.training import deadline
+from horn.training import interrupts as interrupting_signals
 from horn.training.deadline import Deadline, Interrupted, interrupting
 from horn.training.history import History
 from horn.training.hooks import Hooks
-from horn.training.interrupts import ENDING_SIGNALS, interrupts
+from horn.training.interrupts import ENDING_SIGNALS, STOPPING, interrupts
 from horn.training.progress import Progress
 
 
@@ -72,6 +73,28 @@ def test_a_signal_that_another_program_handles_is_left_to_it(monkeypatch: pytest
     monkeypatch.setattr(signal, "signal", lambda *given: pytest.fail(f"{given}"))
     with interrupting(Deadline(100.0)), interrupts(threading.Event(), numbers=ENDING_SIGNALS):
         pass
+
+
+@pytest.mark.parametrize("after_s, n_said", [(0.0, 1), (1000.0, 0)])
+def test_who_stops_a_long_update_is_told_once_what_ends_it(
+    after_s: float, n_said: int, monkeypatch: pytest.MonkeyPatch
+):
+    """The stop button of a notebook was silent for the rest of an interpreted update."""
+    monkeypatch.setattr(interrupting_signals, "SAY_AFTER_S", after_s)
+    said: list[str] = []
+    told, stop = threading.Event(), threading.Event()
+
+    def warn(text: str) -> None:
+        said.append(text)
+        told.set()
+
+    monkeypatch.setattr(interrupting_signals.logger, "warning", warn)
+    with pytest.raises(KeyboardInterrupt), interrupts(stop, waiting=STOPPING):
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        assert not n_said or told.wait(60.0)
+        signal.raise_signal(signal.SIGINT)
+    assert said == [STOPPING] * n_said
 
 
 def test_one_run_within_another_is_interrupted_by_both():

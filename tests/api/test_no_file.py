@@ -769,6 +769,16 @@ def test_a_class_of_a_text_that_is_no_longer_there_is_named(edited):
     assert answers() == (3.0, 3.0)
 
 
+def test_a_function_of_the_same_name_that_no_statement_says_is_told_as_another(tmp_path):
+    """It said "bend is now bend"."""
+    neuron = AGAIN.replace("Base", "Mine").replace("3.0 *", "bend(1.0) *")
+    space = in_cells(f"def bend(z):\n    return 2.0 * z\n{neuron}")
+    exec("def bend(z):\n    return 9.0 * z\n", other := {})
+    space["bend"] = other["bend"]
+    with pytest.raises(ModelError, match="bend is now another bend than the one that .* defines"):
+        trained_and_loaded(of_ones(space["Mine"]), tmp_path)
+
+
 @pytest.mark.parametrize("first", ["f, g = (lambda z: 9.0 * z), (lambda z: 2.0 * z)",
                                    "def a(z):\n    return 9.0 * z\n"
                                    "def g(z):\n    return 2.0 * z\nf = a"])  # fmt: skip
