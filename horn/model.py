@@ -278,8 +278,9 @@ class Model:
         given alone (steps, size). In inference, with the draws of ``predict``, and step by step:
         for looking at, not for many samples.
 
-        x : as for ``predict``. names : layers, and "layer.state" of each ``State(per="sample")``,
-        also in a list; without any, all of these.
+        x : as for ``predict``. names : layers, and "layer.state" of each State, also in a list;
+        without any, all of these. A SynapseState, by its name in ``initial_states`` of the network,
+        is (n, steps, n_synapses), in the order of the weights.
 
         Raises
         ------

@@ -17,7 +17,6 @@ from horn.data.units import Unit, unit_heard, unit_of
 from horn.errors import DataError, ModelError, is_whole
 from horn.formats import tables
 from horn.network import Network
-from horn.neuron import carried
 
 Array = np.ndarray[Any, Any]
 NUMBERS = 1 << 24  # of sequences, or of their answers, that are floating point at once, about
@@ -29,7 +28,8 @@ class ModelStream:
     Delayed outputs and States of sequences (``State(per="sample")``) are kept from call to call. So
     a sequence in pieces is answered as the whole is, to the last digit but the order of sums.
     ``at`` : the number of steps so far. ``n_features`` : the numbers of a step. ``names`` : the
-    names that ``last`` knows. Not for several threads at once.
+    names that ``last`` knows, ``of_neurons`` those of layers and States. Not for several
+    threads at once.
 
     setup : of its network. scale : what the bytes are worth that the model learned from; None: it
     learned from none. normalization, feature_names : of the features of a step. is_current :
@@ -59,8 +59,9 @@ class ModelStream:
         self._n_outputs = sum(layer.size for layer in network.outputs)
         self._shape = network.layers[0].shape
         sending = [layer for layer in network.layers if layer.answers]  # losses are not computed
-        kept = [f"{each.name}.{k}" for each in sending[1:] for k in carried(each.neuron)]
-        self.names = (*(layer.name for layer in sending), *kept)
+        kept = [f"{each.name}.{k}" for each in sending[1:] for k in each.states]
+        self.of_neurons = (*(layer.name for layer in sending), *kept)
+        self.names = (*self.of_neurons, *(each.name for each in network.synapse_states))
         self._scale, self._normalization = scale, normalization
         self._feature_names, self._is_current = feature_names, is_current
         self._dtype: Any = setup.dtype
@@ -143,9 +144,10 @@ class ModelStream:
         return steps
 
     def last(self, name: str) -> Array:
-        """A layer's outputs at the latest step, or a State after it: (size,).
+        """A layer's outputs at the latest step, or a State after it: (size,); a SynapseState after
+        it: (n_synapses,), in the order of the weights.
 
-        name : of a layer, or "layer.state" of a ``State(per="sample")``.
+        name : of a layer, or "layer.state", as in ``names``.
 
         Raises
         ------
@@ -160,7 +162,7 @@ class ModelStream:
         """Raise ModelError for a name that ``last`` does not know."""
         if name not in self.names:
             raise ModelError(
-                f"{name!r} is neither a layer nor a State that sequences carry; there are "
+                f"{name!r} is neither a layer nor a State or SynapseState; there are "
                 f"{', '.join(self.names)}"
             )
 
@@ -220,7 +222,7 @@ def alike(lengths: Array, piece: int, most: int) -> Iterator[Array]:
 
 def recorded(stream: ModelStream, data: Dataset, names: Sequence[str]) -> dict[str, list[Array]]:
     """The outputs of layers, and States, for each sequence, (steps, size); see ``Model.record``."""
-    names = names or stream.names
+    names = names or stream.of_neurons
     for name in names:
         stream.check(name)
     found: dict[str, list[Array]] = {name: [] for name in names}

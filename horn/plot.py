@@ -217,8 +217,8 @@ def raster(model: Any, x: Any, name: str, *, path: Path | None = None) -> Any:
     negative, too.
 
     model : a model of sequences, or the result of ``horn.train``. x : sequences, as for
-    ``model.predict``; the first 8 are drawn. name : a layer, or "layer.state" of a
-    ``State(per="sample")``. The numbers are ``figure.sent``, as ``model.record`` returns them.
+    ``model.predict``; the first 8 are drawn. name : a layer, or "layer.state" of a State. The
+    numbers are ``figure.sent``, as ``model.record`` returns them.
 
     Raises
     ------

@@ -141,6 +141,44 @@ def test_what_a_layer_sent_is_not_overwritten_by_those_that_hear_it(backend: str
         np.testing.assert_allclose(found[name], array, atol=1e-5, err_msg=name)
 
 
+class Traced(horn.Neuron):
+    mean = horn.State(0.5)
+    gain = horn.State(2.0)
+    trace = horn.SynapseState(0.25, per="sample")
+    still = horn.SynapseState(0.5)
+
+    def forward(self, messages: Any) -> None:
+        z = self.gain * sum(m.input * m.weight * m.still for m in messages)
+        for m in messages:
+            self.push(m.trace)
+            m.trace = 0.5 * m.trace + m.input * z
+        self.mean = 0.5 * self.mean + z
+        self.feedforward(z)
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference", "python"])
+def test_every_state_and_what_synapses_remember_are_told(backend: str) -> None:
+    net = horn.Network(seed=5)
+    net.layer(2, neuron=Traced, inputs=net.input(3, steps=4), name="traced")
+    made = horn.Model(net, net.initial_parameters(), net.initial_states(), backend=backend)
+    x = X / 255
+    assert list(made.record(x)) == ["layer0", "traced", "traced.mean", "traced.gain"]
+    names = "traced.trace", "traced.bias.trace", "traced.mean", "traced.gain", "traced.still"
+    found = made.record(x, *names)
+    stream = made.stream()
+    stream(x[0])
+    trace, bias, mean = np.full((5, 2, 3), 0.25), np.full((5, 2), 0.25), np.full((5, 2), 0.5)
+    for t in range(4):
+        z = x[:, t] @ made.parameters["traced.weight"].T + made.parameters["traced.bias"]
+        trace = 0.5 * trace + z[..., None] * x[:, t, None]
+        bias, mean = 0.5 * bias + z, 0.5 * mean + z
+        here = trace.reshape(5, -1), bias, mean, np.full((5, 2), 2.0), np.full((5, 6), 0.5)
+        for name, expected in zip(names, here, strict=True):
+            np.testing.assert_allclose(found[name][:, t], expected, atol=1e-6, err_msg=name)
+    for name in names:
+        np.testing.assert_allclose(stream.last(name), found[name][0, -1], atol=1e-6)
+
+
 @pytest.mark.parametrize("steps", [2, 4, 7])
 @pytest.mark.parametrize("each_step", [False, True])
 def test_one_sequence_alone_has_the_shape_that_predict_gives_it(
@@ -187,7 +225,7 @@ def test_a_loss_between_layers_sends_nothing(backend: str) -> None:
     net.loss(net.layers[1], f=lambda y: y * y, each_step=True, name="quiet")
     made = horn.Model(net, net.initial_parameters(), net.initial_states(), backend=backend)
     assert list(made.record(X[:1])) == ["layer0", "below", "top", "out", "below.v", "below.far"]
-    with pytest.raises(ModelError, match="'quiet' is neither a layer nor a State that sequences"):
+    with pytest.raises(ModelError, match="'quiet' is neither a layer nor a State or"):
         made.record(X[:1], "quiet")
 
 
@@ -204,7 +242,7 @@ def test_a_stream_tells_what_its_last_step_was() -> None:
 
 
 def test_what_is_not_there_is_said_with_what_is() -> None:
-    words = "'below.w' is neither a layer nor a State that sequences carry; there are layer0, below"
+    words = "'below.w' is neither a layer nor a State or SynapseState; there are layer0, below"
     with pytest.raises(ModelError, match=words):
         model().record(X, "top", "below.w")
     net = horn.Network(seed=1)
