@@ -105,7 +105,7 @@ def wait_scaled(
             raise Conflict(f"job {job!r} is {status.state.value}; it has {here} groups")
         if record.allocations and here == n_groups and not record.leaving:
             found = status.submission
-            if (found is not None and found.servers) or _all_run(client, job, record):
+            if (found is not None and found.servers) or all_run(client, job, record):
                 return status
         if record.n_refused == n_groups:
             raise Conflict(f"job {job!r} goes on with {here} groups: {record.trouble}")
@@ -115,7 +115,7 @@ def wait_scaled(
         time.sleep(0.1)
 
 
-def _all_run(client: ClusterClient, job: str, record: JobRecord) -> bool:
+def all_run(client: ClusterClient, job: str, record: JobRecord) -> bool:
     """Whether all hosts of an attempt report that their tasks have met."""
     reports = _reports(client, job, record)
     return [r.phase for r in reports] == [RUNNING] * len(record.allocations)

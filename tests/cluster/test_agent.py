@@ -21,7 +21,7 @@ import pytest
 from horn.cli import horn
 from horn.cli._end import ending
 from horn.cli.doctor import _common_folder, _there
-from horn.cluster import job_controller
+from horn.cluster import job_controller, scaling
 from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
@@ -601,7 +601,7 @@ def test_a_second_signal_and_no_grace_end_a_worker_without_saving(
 ):
     def trains() -> bool:
         record = client.status(slow).record
-        return bool(record.allocations) and client._all_run(slow, record)
+        return bool(record.allocations) and scaling.all_run(client, slow, record)
 
     cluster_of.options = ["--grace", "1000s"]
     cluster_of.start("a")

@@ -310,12 +310,12 @@ def test_another_horns_job_is_not_said_to_go_on(zookeeper, connect, monkeypatch)
     jobs.create("one", msgspec.json.encode(msgspec.to_builtins(wanted) | {"keep": 3}))
     jobs.change("one", JobState.PENDING, JobState.STOPPED)
     cluster = ClusterClient(coord.hosts)
-    cluster.coord, cluster.paths, cluster.jobs = coord, coord.paths, jobs  # below this test's root
+    cluster.use(coord)  # below this test's root
     monkeypatch.setattr(cluster, "workers", dict)
     with pytest.raises(errors.ProtocolError, match="by another horn: .* submit it again"):
         resume(cluster, "one")
     assert jobs.state("one") is JobState.STOPPED
-    assert list(cluster._packages(["one"])) == ["ab" * 32], "horn rm removes it"
+    assert list(cluster.reader.packages(["one"])) == ["ab" * 32], "horn rm removes it"
 
 
 @pytest.mark.net
