@@ -35,7 +35,7 @@ letters then name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -666,13 +666,31 @@ def writes(statement: Statement) -> tuple[str, ...]:
     return (statement.out,)  # type: ignore[attr-defined]
 
 
-def verify(program: Program) -> None:
-    """Check that every expression obeys the table of IR and names existing buffers, and that every
-    buffer is written before it is read.
+def changed_early(buffers: Mapping[str, Buffer], statements: Sequence[Statement]) -> dict[int, str]:
+    """The numbers of the statements that change a learned array or a slot which a later one reads,
+    and that array. All gradients are of the numbers that the batch began with.
     """
+    found: dict[int, str] = {}
+    read: set[str] = set()  # by statements after this one that do not change it themselves
+    for number in reversed(range(len(statements))):
+        written = writes(statements[number])
+        for name in written:
+            if name in read and buffers[name].role in ("learned", "slot"):
+                found[number] = name
+        read.update(name for name in reads(statements[number]) if name not in written)
+    return found
+
+
+def verify(program: Program) -> None:
+    """Check that every expression obeys the table of IR and names existing buffers, that every
+    buffer is written before it is read, and that no gradient reads what an update has changed.
+    """
+    statements = list(every(program.statements))
+    for number, name in changed_early(program.buffers, statements).items():
+        raise AssertionError(f"{name} is read after its update: {statements[number]}")
     written = {b.name for b in program.buffers.values() if b.role != "work"}
     seen: set[Node] = set()
-    for statement in every((*program.prologue, *program.statements)):
+    for statement in (*every(program.prologue), *statements):
         for name in reads(statement):
             assert name in written, f"{name} is read before it is written: {statement}"
         written.update(writes(statement))

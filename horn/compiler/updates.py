@@ -20,7 +20,7 @@ from horn.ir.tracing import trace
 from horn.layers import Link
 from horn.neuron import carried
 from horn.optimizers import Optimizer
-from horn.program import Frame, Output, Update
+from horn.program import Frame, Output, Update, changed_early
 
 Gradient = tuple[str, Frame, Node]  # (array, frame, gradient)
 
@@ -406,6 +406,25 @@ class Updates:
         for name, frame, gradient in self.pending:
             self.apply(name, frame, gradient)
         self.apply_clipped()
+        self.hold_back()
+
+    def hold_back(self) -> None:
+        """Put the updates of what a later gradient reads behind all gradients.
+
+        The rest stay beside their gradients, where these need no memory of their own: the weights
+        of a layer are read by the gradient of its inputs, before its update, and by no other,
+        unless its neurons are more than weighted sums and have several inputs.
+        """
+        emitted, held = self.storage.statements, dict[int, None]()
+        numbers = list(range(len(emitted)))
+        while True:
+            early = changed_early(self.storage.buffers, [emitted[n] for n in numbers])
+            new = {numbers[place] for place in early} - held.keys()
+            if not new:
+                break
+            held = dict.fromkeys(sorted(new | held.keys()))  # these read what others change, too
+            numbers = [n for n in range(len(emitted)) if n not in held] + [*held]
+        emitted[:] = [emitted[n] for n in numbers]
 
     def apply_clipped(self) -> None:
         """Scale all gradients together so that their norm is at most clip_norm, and apply them."""

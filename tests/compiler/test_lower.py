@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -252,6 +254,16 @@ def test_verify_sees_a_missing_statement():
         made.network, made.buffers, made.prologue, made.statements[1:], made.outputs, made.loss
     )
     with pytest.raises(AssertionError):
+        lower.verify(broken)
+
+
+def test_verify_sees_a_gradient_that_reads_what_an_update_changed():
+    made = program(network())
+    early = next(s for s in made.statements if isinstance(s, Update) and s.frame.layer == 2)
+    others = [s for s in made.statements if s is not early]
+    place = next(k for k, s in enumerate(others) if isinstance(s, Matmul) and s.axis == "o")
+    broken = replace(made, statements=(*others[:place], early, *others[place:]))
+    with pytest.raises(AssertionError, match=r"layer2\.weight is read after its update"):
         lower.verify(broken)
 
 

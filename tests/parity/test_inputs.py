@@ -67,6 +67,26 @@ class Remembers(horn.Neuron):
         self.feedforward(horn.math.tanh(z))
 
 
+class Scaled(horn.Neuron):
+    """Its gradient of one input is a sum over the weights of the other."""
+
+    def forward(self, messages):
+        scale = sum(m.input for m in messages.a)
+        self.feedforward(
+            horn.math.tanh(sum(horn.math.tanh(m.input * m.weight * scale) for m in messages.b))
+        )
+
+
+class Oja(horn.Neuron):
+    """Learns by its own push, and is told of no error."""
+
+    def forward(self, messages):
+        y = sum(m.input * m.weight for m in messages)
+        for m in messages:
+            self.push(-0.1 * y * (m.input - y * m.weight))
+        self.feedforward(self.activation(y))
+
+
 class Hebb(horn.Neuron):
     """Teaches one input's synapses, each by its rule, and no others."""
 
@@ -123,6 +143,33 @@ def test_a_written_backward_below_hears_of_each_sum(neuron):
     net = net_of(neuron, below=below)
     setup = Setup(net, horn.SGD(0.1), "labels", 5, "float64", 1)
     check_gradients("kernels", setup, samples(net), 6)
+
+
+def net_of_scaled(teacher: str) -> horn.Network:
+    """Two layers under one that is no weighted sum; no gradient flows back through the later."""
+    net = horn.Network(seed=3)
+    x = net.input(4)
+    a = net.layer(3, inputs=[x], activation="tanh", name="told")
+    neuron = Oja if teacher == "its own push" else horn.neurons.Standard
+    b = net.layer(3, inputs=[x], activation="tanh", neuron=neuron, name="other")
+    net.layer(3, neuron=Scaled, inputs={"a": a, "b": b}, bias=False)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    return net.freezing(["other.weight", "other.bias"]) if teacher == "none" else net
+
+
+@pytest.mark.parametrize("optimizer", [horn.SGD(0.5), horn.Adam(0.1)], ids=repr)
+@pytest.mark.parametrize("teacher", ["none", "its own push"])
+def test_a_gradient_is_of_the_weights_that_the_batch_began_with(teacher, optimizer):
+    compare(net_of_scaled(teacher), optimizer, 4)
+
+
+@pytest.mark.parametrize("teacher", ["none", "its own push"])
+def test_tasks_take_gradients_of_the_weights_that_the_batch_began_with(teacher):
+    setup = Setup(net_of_scaled(teacher), horn.SGD(0.5), "labels", 4, "float64", 1)
+    data, batches = samples(setup.network), [np.array([0, 3, 4, 9]), np.array([1, 2, 5])]
+    placement = place(setup.network, ["receiver"] * 5, ["all", *["neurons"] * 4])
+    group = good(of_group("kernels", setup, data, batches, placement, 2))
+    compare_tasks(group, of_one("reference", setup, data, batches), teacher)
 
 
 @pytest.mark.parametrize("n_tasks", [2, 3])
