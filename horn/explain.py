@@ -83,9 +83,8 @@ def _optimizer(network: Network) -> Optimizer:
     """SGD, or Direct if a neuron reads ``previous_update``, which only Direct remembers."""
     for layer in network.layers[1:]:
         forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
-        pushes = [forward.output, *forward.pushes.values()]
-        pushes += [] if backward is None else backward.pushes.values()
-        if any(ir.contains(n, ir.Op.PREVIOUS) for n in pushes):
+        roots = [*forward.roots, *([] if backward is None else backward.roots)]
+        if any(ir.contains(n, ir.Op.PREVIOUS) for n in roots):
             return Direct()
     return SGD()
 

@@ -64,9 +64,7 @@ class LayerCode:
     @property
     def reads_target(self) -> bool:
         """Whether its neurons read self.target in forward."""
-        own = self.forward
-        roots = (own.output, *own.states.values(), *own.pushes.values(), *own.traces.values())
-        return any(ir.contains(root, Op.TARGET) for root in roots)
+        return any(ir.contains(root, Op.TARGET) for root in self.forward.roots)
 
     @property
     def sends_delta(self) -> bool:

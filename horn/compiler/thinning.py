@@ -7,6 +7,8 @@ is computed and only the updates leave them out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from horn import ir
 from horn.compiler.layer_code import LayerCode
 from horn.compiler.messages import MessageExpressions
@@ -65,12 +67,8 @@ class Thinning:
         if first.keep < 1.0 and first.per == "batch":
             u = leaf(Op.DRAW, "o", ("uniform", 0, "batch"))
             out[0] = make(Op.NOT, make(Op.LT, u, const(first.keep)))
-            if all(
-                o.link.edges is None
-                and o.receiver.derived.is_weighted_sum
-                and self.storage.tied.isdisjoint(o.link.weights.values())
-                for o in self.code.outgoing[0]
-            ) and not self.remembers(0):
+            links = [o.link for o in self.code.outgoing[0]]
+            if self.are_plain(links) and self.are_deaf(0) and not self.remembers(0):
                 candidates.append(0)
         if not self.thin:
             candidates = []
@@ -106,33 +104,40 @@ class Thinning:
         if asks(code.forward):
             return False
         links = [*layer.links, *(o.link for o in self.code.outgoing[layer.index])]
-        if any(link.edges is not None for link in links) or self.remembers(layer.index):
+        if not self.are_plain(links) or self.remembers(layer.index):
             return False
-        if any(not self.storage.tied.isdisjoint(link.weights.values()) for link in links):
-            return False
-        roots = [code.forward.output, *([code.backward.delta] if code.backward else [])]
         if any(
             n.op in (Op.MESSAGE_DRAW, Op.ERROR, Op.ERROR_DRAW)
             or (n.op is Op.DRAW and n.value[2] in OF_A_SAMPLE)
-            for n in ir.walk(*roots)
+            for n in ir.walk(*code.forward.roots, *(code.backward.roots if code.backward else []))
         ):
             return False  # a draw per sample, or per message, numbers all neurons of the layer
-        if not all(
-            o.receiver.derived.is_weighted_sum and not o.receiver.is_local
-            for o in self.code.outgoing[layer.index]
-        ):
+        if any(o.receiver.is_local for o in self.code.outgoing[layer.index]):
+            return False
+        if not self.are_deaf(layer.index):
             return False
         for link in layer.links:  # a sender's loop over messages must not notice the silent ones
             sender = self.code.layers.get(link.source.index)
             if sender is None or sender.backward is None:
                 continue
-            drawn = [sender.backward.delta, *sender.backward.pushes.values()]
-            if any(ir.contains(root, Op.MESSAGE_DRAW) for root in drawn):
+            roots = sender.backward.roots
+            drawn = any(ir.contains(root, Op.MESSAGE_DRAW) for root in roots)
+            if drawn or notices(roots, Op.DELTA, Op.GRADIENT):
                 return False
-            for n in ir.walk(sender.backward.delta, *sender.backward.parameters.values()):
-                if n.op is Op.REDUCE and not (n.value[0] == "sum" and vanishes(n.args[0])):
-                    return False
         return True
+
+    def are_plain(self, links: Iterable[Link]) -> bool:
+        """Whether links are dense, with weights of their own."""
+        tied = self.storage.tied
+        return all(x.edges is None and tied.isdisjoint(x.weights.values()) for x in links)
+
+    def are_deaf(self, layer: int) -> bool:
+        """Whether nothing that the receivers of a layer compute notices inputs of 0."""
+        receivers = [o.receiver for o in self.code.outgoing[layer]]
+        return all(
+            x.derived.is_weighted_sum and not notices(x.forward.roots[1:], Op.INPUT)
+            for x in receivers
+        )
 
 
 def without(forward: ForwardIR, condition: Node) -> ForwardIR:
@@ -146,13 +151,22 @@ def without(forward: ForwardIR, condition: Node) -> ForwardIR:
     )
 
 
-def vanishes(node: Node) -> bool:
-    """Whether a message expression of backward is 0 where the receiver's delta is."""
+def notices(roots: Iterable[Node], *zeros: Op) -> bool:
+    """Whether expressions notice messages of which these reads are 0."""
+    return any(
+        n.value[0] != "sum" or not vanishes(n.args[0], zeros)
+        for n in ir.walk(*roots)
+        if n.op is Op.REDUCE and n.value[1] == "i"
+    )
+
+
+def vanishes(node: Node, zeros: tuple[Op, ...]) -> bool:
+    """Whether a message expression is 0 where these reads are."""
     found: set[Node] = set()
     for n in ir.walk(node):
-        zeros = [a in found for a in n.args]
-        if n.op in (Op.DELTA, Op.GRADIENT) or (n.op is Op.MUL and any(zeros)):
+        of_zeros = [a in found for a in n.args]
+        if n.op in zeros or (n.op is Op.MUL and any(of_zeros)):
             found.add(n)
-        elif n.op in (Op.ADD, Op.SUB, Op.NEG) and all(zeros):
+        elif n.op in (Op.ADD, Op.SUB, Op.NEG) and all(of_zeros):
             found.add(n)
     return node in found

@@ -50,6 +50,11 @@ class ForwardIR:
     sits_out: Node | None
     traces: dict[str, Node] = field(default_factory=dict)
 
+    @property
+    def roots(self) -> list[Node]:
+        """All that the method computes, in one list."""
+        return [self.output, *_nodes(self.states, self.pushes, self.traces)]
+
 
 @dataclass(frozen=True)
 class BackwardIR:
@@ -65,11 +70,15 @@ class BackwardIR:
     traces: dict[str, Node] = field(default_factory=dict)  # assigned to SynapseStates (b, o, i)
 
     @property
+    def roots(self) -> list[Node]:
+        """All that the method computes, in one list."""
+        return [self.delta, *_nodes(self.pushes, self.parameters, self.states, self.traces)]
+
+    @property
     def reads(self) -> dict[Op, set[str | None]]:
         """The weights, and their deltas, that the method reads; None stands for the only one."""
         found: dict[Op, set[str | None]] = {Op.WEIGHT: set(), Op.DELTA: set()}
-        roots = (self.delta, *self.pushes.values(), *self.parameters.values())
-        for node in ir.walk(*roots, *self.states.values(), *self.traces.values()):
+        for node in ir.walk(*self.roots):
             if node.op in found:
                 found[node.op].add(node.value)
         return found
@@ -84,3 +93,7 @@ class BackwardIR:
         error = CompileError(problem)
         error.__dict__.update({**self.place.__dict__, "problem": problem})
         return error
+
+
+def _nodes(*named: dict[str, Node]) -> list[Node]:
+    return [node for each in named for node in each.values()]

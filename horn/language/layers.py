@@ -56,11 +56,9 @@ def digest(layer: Layer, receivers: Iterable[Layer] = ()) -> str:
 
 def asks(forward: ForwardIR) -> bool:
     """Whether a neuron's forward uses a statistic of its layer or of the batch."""
-    kept = (*forward.states.values(), *forward.traces.values())
-    roots = (forward.output, *kept, *forward.pushes.values())
     return any(
         n.op in (Op.RANK, Op.CHANNEL_SUM) or (n.op is Op.REDUCE and n.value[1] in "ob")
-        for n in ir.walk(*roots)
+        for n in ir.walk(*forward.roots)
     )
 
 
