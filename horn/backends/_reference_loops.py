@@ -269,7 +269,7 @@ def on_edges(runner: BatchRunner, frame: Frame, output: Output) -> Array:
         part = value[..., mine]
         if output.monoid.startswith("arg"):
             arg = np.argmax if output.monoid == "argmax" else np.argmin
-            out[..., k] = mine[arg(part, axis=-1)] if len(mine) else 0
+            out[..., k] = arg(part, axis=-1) if len(mine) else 0
         else:
             out[..., k] = reduced(output.monoid, part, -1)
     return out

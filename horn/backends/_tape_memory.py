@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from horn._kernels.engine import Dim, Tape
 from horn.backends import Array
 from horn.backends._compiled import constant
 from horn.backends._edge_lists import EdgeLists
 from horn.backends._step_buffers import Blocks, StepBuffer, aligned, is_aligned
-from horn.partition.share import Share, edge_link
+from horn.partition.share import Share
 from horn.program import Buffer, Program, base
 from horn.scheduling.choices import is_stream, parts_of_wholes
 from horn.scheduling.lifetimes import rooms
@@ -124,10 +122,6 @@ class TapeMemory:
             array = arrays[name]
             return array.reshape(-1) if len(buffer.axes) == 1 else array  # shared ones have a shape
         if buffer.role == "constant":
-            if buffer.value[0] == "edge":  # compared with an argmax: place in the receiver's row
-                edges = self.edges_of(*edge_link(buffer.axes[0]), buffer.axes[0].partition("@")[2])
-                places = np.arange(len(edges.sources)) - edges.indptr[edges.receivers]
-                return places.astype(self.dtype)
             return constant(buffer.value, self.network, self.dtype, self.share, buffer.axes)
         shape = [self.length(axis) for axis in buffer.axes]
         if self.layout == "neuron" and len(shape) == 2 and base(buffer.axes[0]) == "b":

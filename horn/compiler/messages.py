@@ -12,6 +12,8 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from horn import ir
 from horn.activations import softmax
 from horn.compiler.layer_code import LayerCode, NetworkCode, Outgoing
@@ -305,10 +307,14 @@ class MessageExpressions:
 
     @staticmethod
     def offsets(layer: Layer) -> list[int]:
-        """The position of each link's first message; the bias has the last."""
+        """The position of each link's first message; the bias has the last. A sparse link takes as
+        many as the receiver with most synapses has.
+        """
         found = [0]
         for link in layer.links:
-            found.append(found[-1] + (link.source.size if link.edges is None else link.edges.n))
+            edges = link.edges
+            most = link.source.size if edges is None else np.diff(edges.indptr).max(initial=0)
+            found.append(found[-1] + int(most))
         return found
 
     def weight(self, layer: Layer, position: int, name: str) -> Node:

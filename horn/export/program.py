@@ -453,19 +453,7 @@ class _Run(Generic[T]):
             if on_table:
                 value = self.where_synapses_are(value, frame, domain, output.monoid)
             value = graph.reduce(value, place, output.monoid)
-            if on_table and output.monoid.startswith("arg"):
-                value = self.numbered(value, frame, domain.replace(output.axis, ""))
         return value
-
-    def numbered(self, value: T, frame: Frame, letters: str) -> T:
-        """Turn places among each neuron's synapses into numbers among all synapses of a link."""
-        name = f"#first.{frame.layer}.{frame.link}"
-        if name not in self.done:
-            numbers = self.table(frame).edges[:, 0]  # a neuron's synapses have consecutive numbers
-            self.done[name] = self.graph.array(name, numbers.astype(self.of.runner.dtype))
-        others = [place for place, letter in enumerate(letters) if letter != "o"]
-        first = self.graph.spread(self.done[name], others) if others else self.done[name]
-        return self.graph.apply("add", [value, first])
 
     def length(self, frame: Frame, letter: str, on_table: bool) -> int:
         if letter == "o":

@@ -9,7 +9,7 @@ import horn
 from horn import explain, math
 from horn.backends import Setup, make
 from horn.compiler.lower import training_program
-from horn.errors import CompileError
+from horn.errors import CompileError, ModelError
 from horn.partition.placement import LINK_SPLITS
 from horn.scheduling.lifetimes import rooms
 from tests.conftest import EXISTING
@@ -385,3 +385,44 @@ def test_what_halves_find_shares_memory_and_no_bit_changes(threads, monkeypatch)
 def test_a_place_below_the_first_is_refused_by_python_too(f, k):
     with pytest.raises(ValueError, match=f"{f.__name__} counts from 1, got {k}"):
         f(k, [1.0, 2.0, 3.0])
+
+
+class Strongest(horn.Neuron):
+    def forward(self, messages):
+        self.feedforward(max(m.input * m.weight for m in messages))
+
+
+def of_two_links(dtype, backend):
+    """A layer that hears 3 of 5 inputs each, and 4 neurons; its engine, bound."""
+    net = horn.Network(seed=3)
+    x = net.input(5)
+    below = net.layer(4, inputs=[x], activation="tanh")
+    links = {"x": horn.Sparse(fan_in=3), "below": horn.Dense()}
+    net.layer(6, inputs={"x": x, "below": below}, neuron=Strongest, connect=links, name="here")
+    net.output(2, activation="softmax", loss="cross_entropy")
+    engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 4, dtype, 1))
+    engine.bind(samples(net))
+    return engine
+
+
+@pytest.mark.parametrize("backend", COMPILED)
+def test_messages_are_numbered_among_those_of_their_neuron(backend):
+    """Numbered among all of a link, those behind 2 ** 24 have no float32 of their own: the gradient
+    of a maximum went to several messages, or to none."""
+    engine = of_two_links("float32", backend)
+    engine.step(np.arange(4), iteration=0, first_sample=0)
+    runner = engine.training_runner
+    np.testing.assert_array_equal(runner.value("layer2#edge0"), [0, 1, 2] * 6)
+    np.testing.assert_array_equal(runner.value("layer1#index+3"), [3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("backend", COMPILED)
+def test_more_messages_than_a_dtype_tells_apart_are_refused(backend, monkeypatch):
+    monkeypatch.setattr("horn.backends._compiled.MOST_PLACES", {"float32": 7})
+    of_two_links("float32", backend)
+    monkeypatch.setattr("horn.backends._compiled.MOST_PLACES", {"float32": 6})
+    of_two_links("float64", backend)
+    with pytest.raises(
+        ModelError, match="7 neurons or messages are numbered, of which float32 tel"
+    ):
+        of_two_links("float32", backend)
