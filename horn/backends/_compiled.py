@@ -176,9 +176,12 @@ class CompiledEngine:
         return parts.length_of(self.network.steps) if is_again else 0
 
     def make_runner(self, kind: str, target: Targets) -> Runner:
-        """The runner of "train", "infer", "watch" (with the aggregates, too), or "probe"."""
+        """The runner of "train", "infer", "watch" (with the aggregates, too), "stream" (of one
+        sequence, whose numbers stay in its memory), or "probe".
+        """
         optimizer = self.setup.optimizer
-        if kind in ("infer", "watch"):
+        infers = kind in ("infer", "watch", "stream")
+        if infers:
             program = self.inference(kind, target)
         elif optimizer is None:
             raise ModelError("this engine was made to predict: it has no optimizer")
@@ -189,8 +192,8 @@ class CompiledEngine:
                 part=self.part if kind == "train" else 0,
             )  # fmt: skip
         self.allocate(program)
-        size = self.predict_rows if kind in ("infer", "watch") else self.setup.batch_size
-        return self.runner(program, self.arrays, self.setup, size)
+        size = self.predict_rows if infers else self.setup.batch_size
+        return self.runner(program, self.arrays, self.setup, 1 if kind == "stream" else size)
 
     def inference(self, kind: str, target: Targets) -> Program:
         aggregates = self.setup.aggregates if kind == "watch" else ()
@@ -309,22 +312,19 @@ class CompiledEngine:
         return np.array(sent[0] if self._answers_each else sent[0, -1])
 
     def last(self, name: str) -> Array:
-        runner = self._runner("infer", None)
+        runner = self._step_runner()
         for buffer in (f"{name}.output", f"{name}.now"):
             if buffer in runner.program.buffers:
                 return runner.value(buffer)
         return self.arrays[name]  # a State that is only read
 
     def forget(self) -> None:
-        self._heard = None  # another data set may be bound since
         self._step_runner().forget()
 
     def _step_runner(self) -> Runner:
-        """The runner of ``go_on``."""
+        """The runner of ``go_on`` alone: other data would take the place of what it carries on."""
         self.is_ragged = False
-        if not self._runners:  # a stream's engine needs memory for its row alone
-            self.predict_rows = 1
-        return self._runner("infer", None)
+        return self._runner("stream", None)
 
     def _answers(self, runner: Runner, data: Dataset, rows: Array) -> Array:
         """The outputs, side by side; at the last step alone, unless each step is answered."""

@@ -130,7 +130,7 @@ class GroupEngine(CompiledEngine):
 
     def make_runner(self, kind: str, target: Targets) -> Runner:
         optimizer = self.setup.optimizer
-        infers = kind in ("infer", "watch")
+        infers = kind in ("infer", "watch", "stream")
         if infers:
             program = self.inference(kind, target)
         elif optimizer is None:

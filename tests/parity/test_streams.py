@@ -10,6 +10,7 @@ import pytest
 
 import horn
 from horn import math
+from horn.backends import Setup, make
 from tests.conftest import EXISTING
 
 STEPS = 7
@@ -105,6 +106,22 @@ def test_two_streams_of_a_model_have_nothing_to_do_with_one_another(rng):
         np.testing.assert_allclose(second(x[1, t]), whole[1, t], atol=1e-12)
         assert made.predict(x).shape == whole.shape
     assert first._engine.setup.threads == 1  # two took 25 times as long for a step of one row
+
+
+@pytest.mark.parametrize("backend", EXISTING)
+@pytest.mark.parametrize("neuron", [Counting, Gated])
+def test_an_engine_that_answers_others_between_the_steps_goes_on_as_before(neuron, backend, rng):
+    net, x = network(neuron, lambda x: [x, horn.Delayed()]).of_steps(1), rng.normal(size=(7, 3))
+    setup, answers = Setup(net, None, "labels", 1, "float64", 1), []
+    for others in (x[4:], x[:0]):
+        engine = make(backend, setup)
+        engine.forget()
+        answers.append([])
+        for t in range(3):
+            answers[-1].append(engine.go_on(x[t : t + 1], t))
+            if len(others):
+                engine.outputs(others)
+    np.testing.assert_array_equal(*answers)
 
 
 def test_what_is_no_stream_is_said():
