@@ -65,8 +65,9 @@ class Engine(Protocol):
         """Set the data set that ``step`` reads its rows from."""
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        """Make one update from the samples ``rows`` (int64 indices into the data). Returns the mean
-        loss before it (0.0 without a loss).
+        """Make one update from the samples ``rows`` (int64 indices into the data, from 0), at least
+        one and at most ``batch_size``. Returns the mean loss before it (0.0 without a loss).
+        Raises ValueError (how many), IndexError (which).
 
         ``first_sample`` is the global number of the first row: draws of row k use first_sample + k.
 
@@ -188,6 +189,25 @@ def check_fits(own: Mapping[str, Array], name: str, new: Array) -> None:
         raise ModelError(f"no array {name!r} in this network; it has {', '.join(own) or 'none'}")
     if np.shape(new) != own[name].shape:
         raise ModelError(f"array {name!r}: got shape {np.shape(new)}, expected {own[name].shape}")
+
+
+def check_number(rows: Array, batch_size: int) -> None:
+    """Check the number of samples of a step. Raises ValueError."""
+    if not 0 < len(rows) <= batch_size:
+        raise ValueError(
+            f"got {len(rows)} rows for a batch of {batch_size}; pass 1 to {batch_size}"
+        )
+
+
+def check_rows(rows: Array, n_samples: int) -> None:
+    """Check that a data set has these samples. Raises IndexError."""
+    if len(rows) and not 0 <= np.min(rows) <= np.max(rows) < n_samples:
+        raise no_rows(rows, n_samples)
+
+
+def no_rows(rows: Array, n_samples: int) -> IndexError:
+    """The complaint about samples that a data set does not have."""
+    return IndexError(f"rows must be in 0 to {n_samples - 1}, got {rows!r}")
 
 
 def fitting(

@@ -18,6 +18,7 @@ from horn.backends import (
     Places,
     Setup,
     check_fits,
+    check_number,
     combined,
     fitting,
     number_of_step,
@@ -268,15 +269,16 @@ class CompiledEngine:
                 kept[name][: len(array), -array.shape[1] :] = array
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
-        runner, loss, data = self._learning()
+        runner, loss, data = self._learning(rows)
         at, begins = self._begin(runner, rows, data, self._kept)
         self._run(runner, rows, self._of_rows(rows, iteration, begins), first_sample + at)
         self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else runner.mean(loss)
 
-    def _learning(self) -> tuple[Runner, str | None, Dataset]:
+    def _learning(self, rows: Array) -> tuple[Runner, str | None, Dataset]:
         runner = self.training_runner
+        check_number(rows, self.setup.batch_size)
         assert self._data is not None
         return runner, runner.program.loss, self._data
 
@@ -415,6 +417,7 @@ class CompiledEngine:
         data = self._data
         if data is None:
             raise ModelError("probe before bind: name the data set first")
+        check_number(rows, self.setup.batch_size)
         target = self.target_kind(data)
         self.is_ragged = data.lengths is not None
         runner = self._runner("probe", target)

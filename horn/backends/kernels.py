@@ -15,7 +15,7 @@ import numpy as np
 from horn import random
 from horn._kernels import blas
 from horn._kernels.engine import Anchor, Tape
-from horn.backends import Array, Setup
+from horn.backends import Array, Setup, no_rows
 from horn.backends._compiled import CompiledEngine
 from horn.backends._step_loop import StepLoop
 from horn.backends._tape_memory import TapeMemory
@@ -99,7 +99,7 @@ class Runner:
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
         n = self.n_rows = len(rows)
         if not self.tape.pick(rows, self.writer.picks, self.n_samples):
-            raise IndexError(f"rows must be in 0 to {self.n_samples - 1}, got {rows!r}")
+            raise no_rows(rows, self.n_samples)
         writer, dims, numbers = self.writer, self.tape.dims, self.tape.scalars
         if writer.reads_samples and not self.memory.steps:
             writer.samples[:n] = random.numbers(first_sample, n)

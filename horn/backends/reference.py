@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from horn import random
-from horn.backends import Array, Setup
+from horn.backends import Array, Setup, check_rows
 from horn.backends._compiled import CompiledEngine, constant
 from horn.backends._reference_loops import receivers_of, result
 from horn.data import Dataset
@@ -127,6 +127,8 @@ class Runner:
         return float(self.value(name).mean(dtype=np.float64))
 
     def start(self, rows: Array, scalars: Mapping[str, float], first_sample: int | Array) -> None:
+        if self.data is not None:
+            check_rows(rows, len(self.data))
         self.env, self.alive = dict(self.once), {}
         self.spans, self.step = {}, 0
         self.first_step, self.n_steps, self.after = 0, self.program.steps, {}

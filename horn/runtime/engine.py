@@ -234,7 +234,7 @@ class GroupEngine(CompiledEngine):
         """Make one update from the rows of the whole batch; this task's group computes its part."""
         if self.n_groups == 1:
             return super().step(rows, iteration=iteration, first_sample=first_sample)
-        runner, loss, data = self._learning()
+        runner, loss, data = self._learning(rows)
         n = len(rows)
         start, stop = self.part_of(n, self.group_index, self.n_groups)
         at, begins = self._begin(runner, rows, data, self._kept, stop - start)

@@ -123,6 +123,26 @@ def test_memory_taken_and_given_back_is_the_same_run(backend: str) -> None:
         np.testing.assert_array_equal(everything(second)[name], array, err_msg=name)
 
 
+@pytest.mark.parametrize("method", ["step", "probe"])
+@pytest.mark.parametrize(
+    ("rows", "error", "said"),
+    [
+        ([], ValueError, "got 0 rows for a batch of 4; pass 1 to 4"),
+        ([0, 1, 2, 3, 4], ValueError, "got 5 rows for a batch of 4; pass 1 to 4"),
+        ([0, -1], IndexError, r"rows must be in 0 to 11, got array\(\[ 0, -1\]\)"),
+        ([12], IndexError, r"rows must be in 0 to 11, got array\(\[12\]\)"),
+    ],
+    ids=["none", "too many", "below", "beyond"],
+)
+def test_rows_that_make_no_batch_are_refused(backend, rows, error, said, method) -> None:
+    made = engine(backend)
+    before = made.parameters()
+    with pytest.raises(error, match=said):
+        getattr(made, method)(np.array(rows, np.int64), iteration=0, first_sample=0)
+    for name, array in made.parameters().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
 def test_copies_are_copies(backend: str) -> None:
     made = engine(backend)
     before = everything(made)
