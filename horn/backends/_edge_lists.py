@@ -8,7 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from horn.backends import Array
+from horn.errors import ModelError
 from horn.partition.share import LocalEdges
+
+MOST_EDGES = 2**31 - 1  # they are numbered in 32 bits
+
+
+def check_edges(n: int) -> None:
+    """Check that the tape can number n synapses."""
+    if n > MOST_EDGES:
+        raise ModelError(
+            f"a sparse connection has {n:,} synapses on one task, of which "
+            f'backend="kernels" numbers {MOST_EDGES:,}: divide the layer among more tasks, or '
+            "connect it in several layers"
+        )
 
 
 @dataclass(frozen=True)
@@ -32,6 +45,7 @@ class EdgeLists:
 
     @classmethod
     def _of(cls, edges: LocalEdges) -> EdgeLists:
+        check_edges(len(edges.sources))
         sources = np.ascontiguousarray(edges.sources, np.int32)
         counts = np.diff(edges.indptr)
         receivers = np.repeat(np.arange(len(counts), dtype=np.int32), counts)

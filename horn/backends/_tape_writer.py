@@ -10,7 +10,7 @@ import numpy as np
 from horn import random
 from horn._kernels.engine import Coef, Dim, Drawn, Iota, Ragged, Scalar, Tape, View
 from horn.backends import Array
-from horn.backends._edge_lists import EdgeLists
+from horn.backends._edge_lists import EdgeLists, check_edges
 from horn.backends._patches import PatchWriter
 from horn.backends._step_buffers import StepBuffer, aligned
 from horn.backends._tape_memory import TapeMemory
@@ -407,6 +407,7 @@ class TapeWriter:
             return
         (axis,), out = self.program.buffers[s.array].axes, self.arrays[s.out]
         numbers = self.memory.share.numbers(axis)
+        check_edges(len(numbers))
         order = np.argsort(numbers, kind="stable").astype(np.int32)
         counts = np.bincount(numbers, minlength=len(out))
         ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)

@@ -8,6 +8,7 @@ import pytest
 
 import horn
 from horn.backends._edge_lists import EdgeLists
+from horn.errors import ModelError
 from horn.partition.share import LocalEdges, Share
 
 
@@ -26,6 +27,14 @@ def test_edges_by_source_come_in_their_order(n_sources, rng):
                                   sources[order])  # fmt: skip
     assert found.back_edges.dtype == found.back_receivers.dtype == np.int32
     assert EdgeLists.of(edges) is found, "two programs have one"
+
+
+def test_more_synapses_than_32_bits_number_are_refused():
+    n = 2**31
+    sources = np.broadcast_to(np.int64(0), n)  # in no memory
+    edges = LocalEdges(np.array([0, n]), sources, 1, slice(0, n))
+    with pytest.raises(ModelError, match="2,147,483,648 synapses on one task.*divide the layer"):
+        EdgeLists.of(edges)
 
 
 def test_all_programs_of_a_network_have_the_same_synapses_and_they_go_with_it():
