@@ -215,7 +215,6 @@ class Repeat(Statement):
 
     body: tuple[Statement, ...]
     reverse: bool = False
-    axis: str = "t"
 
 
 @dataclass(frozen=True)
