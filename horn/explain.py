@@ -11,7 +11,7 @@ from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.ir import averages, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
-from horn.language.layers import is_weighted_sum, read_layer, why_no_backward
+from horn.language.layers import Reading, is_weighted_sum, read_layer, why_no_backward
 from horn.language.parse import function
 from horn.language.source import source_of
 from horn.layers import Layer, Link
@@ -29,7 +29,9 @@ def runs_as(network: Network) -> dict[str, str]:
     """
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
-    program = lower.training_program(network, _optimizer(network), _targets(network))
+    reading = Reading()
+    optimizer = _optimizer(network, reading)
+    program = lower.training_program(network, optimizer, _targets(network), reading=reading)
     products, convolved = set(), set()  # layers, by index
     loops, drawn = set(), set()  # (layer, link)
     for statement in every(program.statements):
@@ -79,10 +81,10 @@ def _targets(network: Network) -> Targets:
     return tuple(TargetRead(name, "label", k) for k, name in enumerate(network.compared))
 
 
-def _optimizer(network: Network) -> Optimizer:
+def _optimizer(network: Network, reading: Reading) -> Optimizer:
     """SGD, or Direct if a neuron reads ``previous_update``, which only Direct remembers."""
     for layer in network.layers[1:]:
-        forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
+        forward, backward, _ = reading.layer(layer, True, receivers=network.receivers(layer))
         roots = [*forward.roots, *([] if backward is None else backward.roots)]
         if any(ir.contains(n, ir.Op.PREVIOUS) for n in roots):
             return Direct()
@@ -116,15 +118,16 @@ def never_learn(network: Network) -> list[str]:
     return [sentence for sentence, _ in unreached(network)]
 
 
-def unreached(network: Network) -> list[tuple[str, list[str]]]:
-    """The sentences of ``never_learn``, with the names of the arrays that each is about."""
+def unreached(network: Network, reading: Reading | None = None) -> list[tuple[str, list[str]]]:
+    """The sentences of ``never_learn``, with the names of the arrays that each is about. reading :
+    as for ``lower.training_program``.
+    """
     layers = network.layers[1:]
     if not network.is_judged or any(layer.neuron.interpreted for layer in layers):
         return []
-    read = {k.index: read_layer(k, True, receivers=network.receivers(k)) for k in layers}
-    derived = {
-        k.index: derive.derive(read[k.index][0], k.parameters, k.weights, k.groups) for k in layers
-    }
+    reading = reading or Reading()
+    read = {k.index: reading.layer(k, True, receivers=network.receivers(k)) for k in layers}
+    derived = {k.index: reading.derived(read[k.index][0], k) for k in layers}
     reached = _reached(network, read, derived)
     found: list[tuple[Layer, list[str], bool]] = []
     learned: set[str] = set()  # by one layer, and so by all layers tied to it

@@ -29,6 +29,7 @@ from horn.data.stream import Feed, Stream
 from horn.description import Description
 from horn.errors import CallbackError, Diverged, HornError, JobError, Stopped, Timeout
 from horn.job import Job
+from horn.language.layers import Reading
 from horn.mistakes import is_function, no_argument, shown, teaches
 from horn.model import Array, Model, facts_of, model_of
 from horn.modelfile import check_writable
@@ -464,9 +465,10 @@ def _train_here(
     """Train in this process. An error in the middle has the model of the updates before it."""
     if hooks is not None:
         job = hooks.with_rate
-    engine = _engine(job, settings)
+    reading = Reading()
+    engine = _engine(job, settings, reading)
     if job.check:
-        check_backwards(job, settings.backend)
+        check_backwards(job, settings.backend, reading)
     feed = None
     if isinstance(job.data, Stream):
         n_epochs, rest = divmod(job.n_iterations, job.iterations_per_epoch)
@@ -533,10 +535,12 @@ def _train_here(
     return trained
 
 
-def _engine(job: Job, settings: RunSettings) -> Engine:
+def _engine(job: Job, settings: RunSettings, reading: Reading | None = None) -> Engine:
     """An engine of the whole network in this process, with its initial arrays."""
-    setup = Setup(job.network, job.optimizer, job.target, job.most_rows, job.dtype,
-                  settings.threads, tuple(job.aggregates.values()), job.recompute)  # fmt: skip
+    setup = Setup(
+        job.network, job.optimizer, job.target, job.most_rows, job.dtype, settings.threads,
+        tuple(job.aggregates.values()), job.recompute, reading,
+    )  # fmt: skip
     return make(settings.backend, setup)
 
 
@@ -665,9 +669,10 @@ def _train_in_group(
     from horn.planner.calibration import calibrate
     from horn.process.job_payload import draft
 
-    text = draft(job, settings.made_strategy)
+    reading = Reading()
+    text = draft(job, settings.made_strategy, reading=reading)
     if job.check:
-        check_backwards(job, settings.backend)
+        check_backwards(job, settings.backend, reading)
     if settings.trace is not None:
         check_writable(settings.trace)
     calibrate(job.dtype)  # now: starting tasks would disturb it

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.program import TargetRead, Targets
+
+if TYPE_CHECKING:
+    from horn.language.layers import Reading  # the interpreter needs none
 
 Array = np.ndarray[Any, Any]
 Memory = dict[str, dict[str, Array]]
@@ -36,7 +39,8 @@ class Setup:
 
     target : "labels", "input" or None, as in Job. batch_size : the largest batch of ``step``.
     threads : the most; None means the cores of the machine. aggregates : those that ``watch``
-    measures, their layers by name. recompute : as in Job.
+    measures, their layers by name. recompute : as in Job. reading : what was read of the network
+    before, for checks; None reads it anew.
     """
 
     network: Network
@@ -47,6 +51,7 @@ class Setup:
     threads: int | None = None
     aggregates: tuple[Aggregate, ...] = ()
     recompute: str | None = None
+    reading: Reading | None = None
 
 
 class Engine(Protocol):

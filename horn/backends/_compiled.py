@@ -29,6 +29,7 @@ from horn.compiler.messages import MessageExpressions
 from horn.data import Dataset
 from horn.data.in_steps import filled
 from horn.errors import ModelError
+from horn.language.layers import Reading
 from horn.layers import Layer, Link
 from horn.network import Network
 from horn.partition.share import Share, edge_link
@@ -128,6 +129,7 @@ class CompiledEngine:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+        self.reading = setup.reading or Reading()
         self.network: Network = setup.network
         self._answers_each = self.network.answers_each
         self.updates = 0
@@ -190,7 +192,7 @@ class CompiledEngine:
             program = lower.training_program(
                 self.network, optimizer, target, fuse=kind == "train", masked=self.masked,
                 weighs=self.weighs, ragged=self.is_ragged,
-                part=self.part if kind == "train" else 0,
+                part=self.part if kind == "train" else 0, reading=self.reading,
             )  # fmt: skip
         self.allocate(program)
         size = self.predict_rows if infers else self.setup.batch_size
@@ -198,7 +200,9 @@ class CompiledEngine:
 
     def inference(self, kind: str, target: Targets) -> Program:
         aggregates = self.setup.aggregates if kind == "watch" else ()
-        return lower.inference_program(self.network, target, aggregates, self.is_ragged)
+        return lower.inference_program(
+            self.network, target, aggregates, self.is_ragged, self.reading
+        )
 
     def allocate(self, program: Program) -> None:
         for name, buffer in program.buffers.items():

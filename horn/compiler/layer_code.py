@@ -8,7 +8,7 @@ from functools import cached_property
 from horn import ir, losses
 from horn.ir import ZERO, Node, Op, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
-from horn.language.layers import read_layer
+from horn.language.layers import Reading
 from horn.layers import Layer, Link
 from horn.network import Network
 from horn.neuron import WEIGHT, carried
@@ -24,6 +24,7 @@ class LayerCode:
     """
 
     layer: Layer
+    reading: Reading
     forward: ForwardIR
     backward: BackwardIR | None = None
     interlayer: Node | None = None
@@ -52,10 +53,7 @@ class LayerCode:
         root = self.forward
         if self.stable:
             root = ForwardIR(root.output.args[0], root.states, root.pushes, None)
-        return derive.derive(
-            root, self.layer.parameters, self.layer.weights, self.layer.groups,
-            carried(self.layer.neuron),
-        )  # fmt: skip
+        return self.reading.derived(root, self.layer, carried(self.layer.neuron))
 
     @property
     def is_local(self) -> bool:
@@ -83,18 +81,21 @@ class Outgoing:
 
 class NetworkCode:
     """The code of each layer except the input, by its index, and the links that leave each layer.
-    ``written``: the layers whose written backward is used; None for all.
+    ``written``: the layers whose written backward is used; None for all. reading : as for
+    ``lower.training_program``.
     """
 
     def __init__(
-        self, network: Network, training: bool, written: frozenset[int] | None = None
-    ) -> None:
+        self, network: Network, training: bool, written: frozenset[int] | None = None,
+        reading: Reading | None = None,
+    ) -> None:  # fmt: skip
+        self.reading = reading = reading or Reading()
         self.layers: dict[int, LayerCode] = {}
         for layer in network.layers[1:]:
             own = written is None or layer.index in written
-            read = read_layer(layer, training, own, network.receivers(layer))
+            read = reading.layer(layer, training, own, network.receivers(layer))
             heard = layer.kind == "output" and bool(network.receivers(layer))
-            self.layers[layer.index] = LayerCode(layer, *read, heard)
+            self.layers[layer.index] = LayerCode(layer, reading, *read, heard)
         self.outgoing: dict[int, list[Outgoing]] = {layer.index: [] for layer in network.layers}
         for code in self.layers.values():
             for position, link in enumerate(code.layer.links):
@@ -102,7 +103,8 @@ class NetworkCode:
 
     def of(self, layer: Layer) -> LayerCode:
         """The code of a layer; the input's computes nothing."""
-        return self.layers.get(layer.index) or LayerCode(layer, ForwardIR(ZERO, {}, {}, None))
+        found = self.layers.get(layer.index)
+        return found or LayerCode(layer, self.reading, ForwardIR(ZERO, {}, {}, None))
 
     def check_messages(self) -> None:
         """Check that a written backward and its receivers agree on delta and push."""

@@ -29,7 +29,7 @@ from horn.ir import (
     mul,
     select,
 )
-from horn.language.layers import read_aggregate
+from horn.language.layers import Reading, read_aggregate
 from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
@@ -72,6 +72,7 @@ class Builder:
         ragged: bool = False,
         part: int = 0,
         learns: bool = True,
+        reading: Reading | None = None,
     ) -> None:
         self.part, self.is_inference = part, optimizer is None
         self.network, self.masked, self.fuse = network, masked, fuse
@@ -80,7 +81,7 @@ class Builder:
         if isinstance(target, str):
             target = (TargetRead(network.last.name, target),)
         reads = {read.output: read for read in target or ()}
-        self.code = NetworkCode(network, optimizer is not None, written)
+        self.code = NetworkCode(network, optimizer is not None, written, reading)
         self.storage = Storage(network)
         self.messages = MessageExpressions(self.storage, self.code, optimizer)
         learns = learns and optimizer is not None
@@ -405,6 +406,7 @@ def training_program(
     weighs: str = "",
     ragged: bool = False,
     part: int = 0,
+    reading: Reading | None = None,
 ) -> Program:
     """The program of one training step. ``target`` is how targets are read: "label", "value",
     "values" or "input", the kinds of ``program.Target``; of several outputs the read of each; None
@@ -420,10 +422,11 @@ def training_program(
     its gradients.
     ragged : of sequences that end early, as the data say (``Dataset.lengths``).
     part : the steps of a sequence that are in memory at a time (``Job(recompute="sqrt")``); 0: all.
+    reading : the text of the layers that programs share; None reads it anew.
     """
     return Builder(
         network, optimizer, target, fuse=fuse, thin=thin, written=written, masked=masked,
-        weighs=weighs, ragged=ragged, part=part,
+        weighs=weighs, ragged=ragged, part=part, reading=reading,
     ).build()  # fmt: skip
 
 
@@ -436,7 +439,7 @@ def loss_program(network: Network, optimizer: Optimizer, target: Targets) -> Pro
 
 def inference_program(
     network: Network, target: Targets, aggregates: Sequence[Aggregate] = (),
-    ragged: bool = False,
+    ragged: bool = False, reading: Reading | None = None,
 ) -> Program:  # fmt: skip
     """The program of inference: outputs, with a target the loss of each sample, and aggregates."""
-    return Builder(network, None, target, ragged=ragged).build(aggregates)
+    return Builder(network, None, target, ragged=ragged, reading=reading).build(aggregates)

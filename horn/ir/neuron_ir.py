@@ -41,7 +41,8 @@ class NeuronContext:
 class ForwardIR:
     """The IR of a neuron's forward. ``output`` (b, o); ``pushes`` (b, o, i) by weight;
     ``sits_out`` (o): the condition on which a neuron leaves the batch, or None; ``traces`` (b, o,
-    i): the values assigned to each SynapseState.
+    i): the values assigned to each SynapseState. ``asked`` : what the text asked about its layer,
+    "training" or "layer_index"; it is the same for all else.
     """
 
     output: Node
@@ -49,6 +50,7 @@ class ForwardIR:
     pushes: dict[str, Node]
     sits_out: Node | None
     traces: dict[str, Node] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
 
     @property
     def roots(self) -> list[Node]:
@@ -68,6 +70,7 @@ class BackwardIR:
     states: dict[str, Node]
     place: CompileError  # of the method in the class, for complaints
     traces: dict[str, Node] = field(default_factory=dict)  # assigned to SynapseStates (b, o, i)
+    asked: frozenset[str] = frozenset()  # as of ForwardIR
 
     @property
     def roots(self) -> list[Node]:

@@ -2,46 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
 
 from horn import ir, refusals
 from horn.aggregates import Aggregate
 from horn.errors import CompileError
 from horn.ir import OUTPUT, Node, Op, derive
+from horn.ir.derive import Derived
 from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language import parse
 from horn.layers import Layer
 from horn.neuron import carried, has_backward
 
+LayerIR = tuple[ForwardIR, BackwardIR | None, Node | None]  # with the backward and the interlayer
+M = TypeVar("M", ForwardIR, BackwardIR)
+
+
+class Reading:
+    """The text of layers as it is at one time, for all programs of an engine: what many layers
+    share is read once. Another engine reads again what users may have changed.
+    """
+
+    def __init__(self) -> None:
+        # Of each method: the contexts that it was read in, which differ in what it asked.
+        self._methods: dict[Hashable, list[tuple[NeuronContext, Any]]] = {}
+        self._interlayers: dict[int, tuple[Any, Node]] = {}  # by id, with what keeps it
+        self._checked: set[Hashable] = set()
+        self._derived: dict[Hashable, Derived] = {}
+
+    def layer(
+        self, layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
+    ) -> LayerIR:
+        """The result of ``read_layer``."""
+        classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
+        context = NeuronContext(
+            layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output",
+            layer.inputs, layer.n_positions, bool(layer.kinds),
+        )  # fmt: skip
+        forward = self._method(parse.forward, context)
+        backward, interlayer = None, layer.interlayer
+        if training and written and has_backward(layer.neuron) and layer.kind != "output":
+            backward = self._method(parse.backward, context, classes)
+            key = (id(forward), id(backward), interlayer is None, *layer.weights, layer.inputs)
+            if key not in self._checked:
+                _check_written(layer, forward, backward)
+                self._checked.add(key)
+        if interlayer is None:
+            return forward, backward, None
+        if id(interlayer) not in self._interlayers:
+            self._interlayers[id(interlayer)] = interlayer, parse.function(interlayer, OUTPUT)
+        return forward, backward, self._interlayers[id(interlayer)][1]
+
+    def _method(
+        self, read: Callable[[NeuronContext], M], context: NeuronContext, receivers: Hashable = ()
+    ) -> M:
+        # By identity: users' functions may compare as they like. Their contexts keep them.
+        key = (
+            read, receivers, context.cls, id(context.activation), context.is_output, context.inputs,
+            context.positions, context.is_map,
+        )  # fmt: skip
+        known = self._methods.setdefault(key, [])
+        for other, found in known:
+            if all(getattr(other, fact) == getattr(context, fact) for fact in found.asked):
+                return found  # type: ignore[no-any-return]
+        found = read(context)
+        known.append((context, found))
+        return found
+
+    def derived(self, forward: ForwardIR, layer: Layer, carried: Iterable[str] = ()) -> Derived:
+        """The gradients of a layer's forward. carried : as for ``derive``."""
+        given = tuple(layer.parameters), tuple(layer.weights), layer.groups, tuple(carried)
+        key = (forward.output, *forward.states.items(), *given)
+        if key not in self._derived:
+            self._derived[key] = derive.derive(forward, *given)
+        return self._derived[key]
+
 
 def read_layer(
     layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
-) -> tuple[ForwardIR, BackwardIR | None, Node | None]:
+) -> LayerIR:
     """Parse one layer's neuron: its forward, its backward and its interlayer. written : whether to
     read a written backward. receivers : the layers that receive its messages, whose weights a
     written backward reads.
     """
-    classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
-    context = NeuronContext(
-        layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output",
-        layer.inputs, layer.n_positions, bool(layer.kinds),
-    )  # fmt: skip
-    forward = parse.forward(context)
-    backward = None
-    if training and written and has_backward(layer.neuron) and layer.kind != "output":
-        backward = parse.backward(context)
-        _check_written(layer, forward, backward)
-    interlayer = parse.function(layer.interlayer, OUTPUT) if layer.interlayer is not None else None
-    return forward, backward, interlayer
+    return Reading().layer(layer, training, written, receivers)
 
 
-def digest(layer: Layer, receivers: Iterable[Layer] = ()) -> str:
+def digest(
+    layer: Layer, receivers: Iterable[Layer] = (), reading: Reading | None = None
+) -> str:  # fmt: skip
     """A digest of all that ``read_layer`` reads of a layer, the same in every process; "" if it
     does not compile.
     """
+    reading = reading or Reading()
     try:
-        forward, backward, interlayer = read_layer(layer, True, receivers=receivers)
+        forward, backward, interlayer = reading.layer(layer, True, receivers=receivers)
     except CompileError:
         return ""
     whole: dict[str, Any] = {"interlayer": interlayer}

@@ -194,7 +194,7 @@ class Names:
 
     def self_attribute(self, node: ast.Attribute, name: str) -> Any:
         assert self.scope.context is not None
-        context, cls = self.scope.context, self.scope.context.cls
+        cls = self.scope.context.cls
         if name == "__class__":
             return cls
         if name == "activation":
@@ -206,11 +206,11 @@ class Names:
                 return self.scope.frame.fed
             self.scope.fail(node, refusals.NO_OUTPUT)
         if name == "training":
-            return const(float(context.training))
+            return const(float(self.scope.of_layer("training")))
         if name in ("iteration", "learning_rate"):
             return ir.Scalar(name)
         if name == "layer_index":
-            return const(float(context.layer_index))
+            return const(float(self.scope.of_layer("layer_index")))
         if name == "index":
             return leaf(Op.INDEX, "o")
         if name in ("feedforward", "backpropagate", "push", *DRAWS):

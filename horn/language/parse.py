@@ -90,10 +90,14 @@ def forward(context: NeuronContext) -> ForwardIR:
         kept = (frame.fed, *frame.states.values())
         if any(ir.contains(node, Op.TARGET) for node in kept):
             raise run.scope.target_error
-    outs = _sitting_out(frame.fed, frame.read) if context.training else None
+    # What reads its target is refused at prediction alone.
+    asked = run.scope.asked | ({"training"} if run.scope.target_error is not None else set())
+    outs = _sitting_out(frame.fed, frame.read)
     traces = frame.traces
     ir.verify(frame.fed, *frame.states.values(), *frame.loop_push.values(), *traces.values())
-    return ForwardIR(frame.fed, frame.states, frame.loop_push, outs, traces)
+    return ForwardIR(
+        frame.fed, frame.states, frame.loop_push, outs, traces, frozenset(asked)
+    )  # fmt: skip
 
 
 def backward(context: NeuronContext) -> BackwardIR:
@@ -120,7 +124,7 @@ def backward(context: NeuronContext) -> BackwardIR:
     parameters = {k: v for k, v in frame.parameters.items() if isinstance(v, Node)}
     found = BackwardIR(
         frame.delta, frame.loop_push, parameters, frame.states, source.error(source.tree, ""),
-        frame.traces,
+        frame.traces, frozenset(run.scope.asked),
     )  # fmt: skip
     ir.verify(found.delta, *parameters.values(), *found.states.values(), *found.pushes.values())
     ir.verify(*found.traces.values())

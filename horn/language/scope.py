@@ -72,7 +72,8 @@ class Scope:
     kind : "forward", "backward", "interlayer" or "loss". context : None for a plain function.
     sources, call_sites : of the functions that are being run, the innermost last. rounds : of the
     loops over constants, likewise. n_calls, n_again : the calls of functions so far, and those by
-    themselves. drawn : where each draw was made, its calls, place and rounds.
+    themselves. drawn : where each draw was made, its calls, place and rounds. asked : what the text
+    asked about its layer.
     """
 
     def __init__(self, context: NeuronContext | None, kind: str) -> None:
@@ -83,6 +84,7 @@ class Scope:
         self.rounds: tuple[int, ...] = ()
         self.drawn: dict[tuple[Op, Any], tuple[Any, ...]] = {}
         self.n_calls = self.n_again = 0
+        self.asked: set[str] = set()
         self.path: Path = ()
         self.in_loop = False  # over messages
         self.loop_depth = 0  # the number of calls around that loop
@@ -92,6 +94,13 @@ class Scope:
     @property
     def source(self) -> Source:
         return self.sources[-1]
+
+    def of_layer(self, fact: str) -> Any:
+        """A fact that layers of the same class and kind, and programs of one layer, may not share:
+        "training" or "layer_index". Who asks for it is read for each again.
+        """
+        self.asked.add(fact)
+        return getattr(self.context, fact)
 
     def fail(self, node: ast.AST, problem: str) -> NoReturn:
         raise self.source.error(node, problem)

@@ -181,13 +181,14 @@ class Words:
         x = self.expressions.number(given["x"])
         if over == "channel" and not context.positions:
             scope.fail(node, refusals.NO_CHANNELS)
-        if over != "batch" or context.training:
+        training = over == "batch" and scope.of_layer("training")
+        if over != "batch" or training:
             found = _statistic(word, x, over, context)
         if over != "batch":
             if name is not None:
                 scope.fail(node, f'running= is for over="batch": a {over} is there at prediction')
             return found
-        if name is None and not context.training:
+        if name is None and not training:
             scope.fail(node, refusals.NO_BATCH)
         if name is None:
             return found
@@ -196,7 +197,7 @@ class Words:
             how = '; write its name there, as running="average"' * (name is _NO_TEXT)
             scope.fail(node, f"running={said} is no State of {context.cls.__name__}{how}")
         state = scope.frame.states.get(name, leaf(Op.STATE, "bo", name))
-        if not context.training:
+        if not training:
             return state
         scope.frame.states[name] = RUNNING * state + (1.0 - RUNNING) * found
         return found

@@ -17,6 +17,7 @@ from horn.backends import target_kind
 from horn.compiler import lower, parts
 from horn.errors import JobError, ModelError, check_whole
 from horn.job import Job
+from horn.language.layers import Reading
 from horn.layers import Layer
 from horn.partition.placement import CHANNELS, Placement, pinned
 from horn.partition.rewrite import homes
@@ -356,11 +357,14 @@ def search(
     )
     target = target_kind(job.network, job.target, job.data)
     part = parts.length_of(network.steps) if job.recompute else 0
-    program = lower.training_program(network, job.optimizer, target, thin=False, part=part)
+    reading = Reading()
+    program = lower.training_program(
+        network, job.optimizer, target, thin=False, part=part, reading=reading
+    )
     batch_size = job.most_rows
     each = threads or max(len(os.sched_getaffinity(0)) // n_tasks, 1)
     costs = Costs(network, machine, n_tasks, batch_size, job.dtype, transport, each, n_groups)
-    return Search(program, costs, fixed, lower.inference_program(network, target))
+    return Search(program, costs, fixed, lower.inference_program(network, target, reading=reading))
 
 
 def _check_sequences(job: Job, fixed: Mapping[tuple[int, int], str]) -> None:

@@ -32,7 +32,7 @@ from horn.description import network_to_json, rebuild
 from horn.errors import DataError, JobError, ModelError, ProtocolError
 from horn.formats.ahead import mapped_at
 from horn.job import EarlyStopping, Job
-from horn.language.layers import digest
+from horn.language.layers import Reading, digest
 from horn.metrics import from_json
 from horn.metrics import to_json as metrics_to_json
 from horn.network import Network
@@ -163,10 +163,13 @@ class JobDraft:
     digests: list[str]
 
 
-def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = False) -> JobDraft:
+def draft(
+    job: Job, strategy: Strategy | None = None, with_callbacks: bool = False,
+    reading: Reading | None = None,
+) -> JobDraft:  # fmt: skip
     """Write a job's code as text; the strategy is allreduce by default. with_callbacks : all
-    callbacks, not only those that run everywhere, in tasks. Raises JobError: something cannot
-    travel to a process.
+    callbacks, not only those that run everywhere, in tasks. reading : as in ``Setup``. Raises
+    JobError: something cannot travel to a process.
     """
     capture = SourceCapture()
     try:
@@ -185,7 +188,14 @@ def draft(job: Job, strategy: Strategy | None = None, with_callbacks: bool = Fal
         ]
         sources = capture.sources(whole_paths=True)
         found = JobDraft(
-            network, sources, optimizer, plan, aggregates, metrics, watching, _digests(job.network)
+            network,
+            sources,
+            optimizer,
+            plan,
+            aggregates,
+            metrics,
+            watching,
+            _digests(job.network, reading or Reading()),
         )
         json.dumps([network, sources, optimizer, plan, metrics, watching])
         json.dumps(msgspec.to_builtins(aggregates))
@@ -259,7 +269,7 @@ def _arrays_of(job: Job) -> dict[str, Array]:
 @dataclass(frozen=True)
 class OpenedPayload:
     """A payload as its process reads it. ``parameters``, ``states`` : initial arrays, whole,
-    read-only views of shared memory.
+    read-only views of shared memory. reading : of the network, as its text was checked.
     """
 
     job: Job
@@ -269,6 +279,7 @@ class OpenedPayload:
     parameters: dict[str, Array]
     states: dict[str, Array]
     memory: tuple[mmap.mmap, ...] = ()
+    reading: Reading | None = None
 
     def forget(self) -> None:
         """Free the pages of initial arrays; they can be read again."""
@@ -294,7 +305,8 @@ def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
         found = {n: _array(descriptors, s, maps, n) for n, s in text.arrays.items()}
         code = CapturedCode(text.sources, "")  # its files have whole paths
         job = _job(text, found, descriptors, maps, code)
-        _check_digests(text.digests, job.network)
+        reading = Reading()
+        _check_digests(text.digests, job.network, reading)
         return OpenedPayload(
             job,
             text.run,
@@ -303,13 +315,14 @@ def open_payload(descriptors: Sequence[int]) -> OpenedPayload:
             {n.removeprefix("parameter/"): a for n, a in found.items() if n[:10] == "parameter/"},
             {n.removeprefix("state/"): a for n, a in found.items() if n[:6] == "state/"},
             tuple(maps[index] for index in {spec.memory for spec in text.arrays.values()}),
+            reading,
         )
     finally:
         for fd in descriptors:
             os.close(fd)
 
 
-def _digests(network: Network) -> list[str]:
+def _digests(network: Network, reading: Reading) -> list[str]:
     """A digest of what each layer computes; layers of the same kind are read once."""
     known: dict[tuple[Any, ...], str] = {}
     found = []
@@ -318,14 +331,15 @@ def _digests(network: Network) -> list[str]:
         key = (layer.neuron, layer.activation, layer.interlayer, layer.kind, layer.inputs,
                tuple(receiver.neuron for receiver in receivers))  # fmt: skip
         if key not in known:
-            known[key] = digest(layer, receivers)
+            known[key] = digest(layer, receivers, reading)
         found.append(known[key])
     return found
 
 
-def _check_digests(digests: Sequence[str], network: Network) -> None:
+def _check_digests(digests: Sequence[str], network: Network, reading: Reading) -> None:
     """Check that the sources say here what they said to their sender. Raises ModelError."""
-    for layer, there, here in zip(network.layers[1:], digests, _digests(network), strict=True):
+    found = _digests(network, reading)
+    for layer, there, here in zip(network.layers[1:], digests, found, strict=True):
         if there != here:
             raise ModelError(
                 f"{layer.name}: the text of {layer.neuron.__name__}, or of what it calls, is not "

@@ -193,7 +193,7 @@ class TaskProcess:
             job, rendezvous.topology, rendezvous.rank, opened.placement, group, rendezvous.wire,
             run.backend, run.threads, _Initial(opened, rendezvous.task), run.superstep_timeout_s,
             check=self._check, servers=discovery, n_first=run.n_first,
-            start_s=len(control.STEPS) * run.start_timeout_s,
+            start_s=len(control.STEPS) * run.start_timeout_s, reading=opened.reading,
         )  # fmt: skip
 
     def _check(self) -> None:

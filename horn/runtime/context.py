@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from horn.partition.placement import Placement
 from horn.runtime.group import Group, TaskTimes
 from horn.topology import Topology
 from horn.transport import Identity, Transport
+
+if TYPE_CHECKING:
+    from horn.language.layers import Reading
 
 Array = np.ndarray[Any, Any]
 
@@ -43,7 +46,7 @@ class TaskContext:
     ranks. initial : as in GroupEngine. spent : time and bytes of messages between batches. check :
     called during waits; raises failures such as those of a server in this process. servers : the
     directory of durable servers, else None. n_first : in a group that came later, the job's number
-    of groups at its beginning. start_s : deadline of the start of tasks.
+    of groups at its beginning. start_s : deadline of the start of tasks. reading : as in ``Setup``.
     """
 
     job: Job
@@ -61,6 +64,7 @@ class TaskContext:
     servers: ServerDirectory | None = None
     n_first: int = 0
     start_s: float = defaults.START_TIMEOUT_S
+    reading: Reading | None = None
 
     @property
     def at_first(self) -> Topology:

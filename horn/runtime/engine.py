@@ -138,7 +138,7 @@ class GroupEngine(CompiledEngine):
         elif kind == "train":
             program = lower.training_program(
                 self.network, optimizer, target, thin=False, weighs=self.weighs,
-                ragged=self.is_ragged, part=self.part,
+                ragged=self.is_ragged, part=self.part, reading=self.reading,
             )  # fmt: skip
         else:
             raise JobError("a group of tasks has no probes; use one task")

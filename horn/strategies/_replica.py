@@ -75,7 +75,7 @@ class Replica(GroupEngine):
             size = largest_share(size, self.n_parts)
         setup = Setup(
             job.network, strategy.optimizer(job), job.target, size, job.dtype, context.threads,
-            tuple(job.aggregates.values()), job.recompute,
+            tuple(job.aggregates.values()), job.recompute, context.reading,
         )  # fmt: skip
         super().__init__(
             setup, context.placement, context.group, backend=context.backend,

@@ -13,7 +13,7 @@ from horn.errors import CompileError, JobError
 from horn.ir import OUTPUT, TARGET, formulas
 from horn.ir.tracing import is_wrong
 from horn.job import Job
-from horn.language.layers import read_aggregate
+from horn.language.layers import Reading, read_aggregate
 from horn.language.parse import function
 from horn.neuron import State, SynapseState, declared, has_backward, mentions
 from horn.outputs import check, check_defined, has_answers
@@ -97,10 +97,12 @@ def check_learns(job: Job) -> None:
     )
 
 
-def check_backwards(job: Job, backend: str) -> None:
-    """Compare written backward methods with finite differences; warn of arrays that never learn."""
+def check_backwards(job: Job, backend: str, reading: Reading | None = None) -> None:
+    """Compare written backward methods with finite differences; warn of arrays that never learn.
+    reading : as in ``Setup``.
+    """
     try:
-        silent = explain.unreached(job.network)
+        silent = explain.unreached(job.network, reading)
         arrays = {name for layer in job.network.layers[1:] for name in layer.shapes}
         if arrays and arrays <= {name for _, names in silent for name in names}:
             said = "\n".join(sentence for sentence, _ in silent)
