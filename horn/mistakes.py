@@ -329,7 +329,17 @@ def misnamed(cls: type, method: str) -> str:
     """A method of the class's own body with nearly this name that no other one of its methods
     names, as ``foward``: it was meant, and nothing calls it. "" without one.
     """
-    named = {
+    for name, f in vars(cls).items():
+        match = difflib.SequenceMatcher(None, name.lower(), method)
+        is_near = match.real_quick_ratio() > 0.85 and match.ratio() > 0.85  # by length, mostly
+        if is_near and _codes(getattr(f, "__func__", f)) and name not in _named(cls):
+            return name
+    return ""
+
+
+def _named(cls: type) -> set[str]:
+    """The words of a class's methods, each without its own name."""
+    return {
         word
         for base in cls.__mro__
         for name, f in vars(base).items()
@@ -337,11 +347,6 @@ def misnamed(cls: type, method: str) -> str:
         for word in code.co_names
         if word != name
     }
-    for name, f in vars(cls).items():
-        is_near = difflib.SequenceMatcher(None, name.lower(), method).ratio() > 0.85
-        if is_near and name not in named and _codes(getattr(f, "__func__", f)):
-            return name
-    return ""
 
 
 def _codes(function: Any) -> list[CodeType]:
