@@ -16,6 +16,7 @@ from typing import Any
 from horn import ir
 from horn.errors import CompileError
 from horn.ir import Op, Scalar, const, load
+from horn.layers import Layer
 from horn.network import Network
 from horn.partition.forms import Form, TaskBuffers
 from horn.partition.placement import Placement
@@ -69,21 +70,24 @@ class Partition:
         self, program: Program, placement: Placement, results: Iterable[str], n_groups: int = 1
     ) -> None:
         assert not program.compact, "a group computes its layers whole"
-        found = splits(program.network, placement)
-        if program.steps and ({"i", "m", "c"} & found or {"b", "o"} <= found):
+        found = splits(program.network, placement) if program.steps else set()
+        if {"i", "m", "c"} & found or {"b", "o"} <= found:
             raise CompileError(
                 "tasks of a network of sequences divide the rows of the batch, or the receivers of "
                 "layers, not both; place their weights receiver, or all weights replicated"
             )
         self.program, self.n_groups = program, n_groups
-        self.placement = placement = placement.within(program.network)
+        self.placement = placement.within(program.network)
         self.network: Network = program.network
         self.results = tuple(results)
-        self.task = TaskBuffers(program, homes(self.network, placement), n_groups)
+        self.task = TaskBuffers(program, self.homes(), n_groups)
         self.deferred: list[Loop | Update] = []  # updates of weights that groups divide
         self.heard_late = self.late_forms()  # the forms in which other steps are read
         self.of_steps: dict[tuple[str, Form], str] = {}  # the buffers with these forms
         self.of_one_step: set[tuple[str, Form]] = set()  # forms that were made at one step alone
+
+    def homes(self) -> dict[str, tuple[str, ...]]:
+        return homes(self.network, self.placement)
 
     def late_forms(self) -> dict[str, list[Form]]:
         """The forms of delayed buffers that are read at another step."""
@@ -541,20 +545,29 @@ def homes(network: Network, placement: Placement) -> dict[str, tuple[str, ...]]:
     placement = placement.within(network)
     found: dict[str, tuple[str, ...]] = {}
     for layer in network.layers[1:]:
-        for position, link in enumerate(layer.links):
-            frame = placement.at(Frame(layer.index, position))
-            if link.tie is not None:  # where its owner has it
-                continue
-            shared = dataclasses.replace(frame, shared=True)
-            of_link = (shared, "o") if link.is_shared else (frame, "oi")
-            found |= dict.fromkeys(link.weights.values(), letter_axes(network, *of_link))
-        own = placement.at(Frame(layer.index, shared=bool(layer.kinds)))
-        found |= dict.fromkeys(layer.vertex_shapes, letter_axes(network, own, "o"))
-        vertex = letter_axes(network, placement.at(Frame(layer.index)), "o")
-        found |= dict.fromkeys((f"{layer.name}.{name}" for name in layer.states), vertex)
+        found |= layer_homes(network, layer, placement)
     for array in network.synapse_states:
         frame = placement.at(Frame(array.layer.index, array.position))
         found[array.name] = letter_axes(network, frame, "o" if array.position is None else "oi")
+    return found
+
+
+def layer_homes(network: Network, layer: Layer, placement: Placement) -> dict[str, tuple[str, ...]]:
+    """The homes of one layer's arrays, by where its links and its own work are; without states of
+    synapses.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for position, link in enumerate(layer.links):
+        frame = placement.at(Frame(layer.index, position))
+        if link.tie is not None:  # where its owner has it
+            continue
+        shared = dataclasses.replace(frame, shared=True)
+        of_link = (shared, "o") if link.is_shared else (frame, "oi")
+        found |= dict.fromkeys(link.weights.values(), letter_axes(network, *of_link))
+    own = placement.at(Frame(layer.index, shared=bool(layer.kinds)))
+    found |= dict.fromkeys(layer.vertex_shapes, letter_axes(network, own, "o"))
+    vertex = letter_axes(network, placement.at(Frame(layer.index)), "o")
+    found |= dict.fromkeys((f"{layer.name}.{name}" for name in layer.states), vertex)
     return found
 
 

@@ -27,14 +27,26 @@ from horn.program import (
 STEP = "#step"  # the step that buffers of sequences show: repeats change it
 
 
-def scheduled(program: Program) -> Program:
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """The buffers behind what a statement reads, and behind what it writes; and what it writes."""
+
+    statement: Statement  # which keeps its ``id``
+    taken: set[str]
+    made: set[str]
+    written: tuple[str, ...]
+
+
+def scheduled(program: Program, known: dict[int, Ends] | None = None) -> Program:
     """The program with its moves as posts and collects.
 
     A move is posted with those that it is collected with, as soon as the last of their arrays is
-    written. Supersteps are numbered in the order of their posts.
+    written. Supersteps are numbered in the order of their posts. known : the ends of statements, by
+    their ``id``, for one who schedules many programs of the same statements.
     """
+    known = {} if known is None else known
     inner, program = in_repeats(program)
-    order = reordered(program)
+    order = reordered(program, known)
     written: dict[str, int] = {}
     trips: list[tuple[int, int, list[Move]]] = []  # posted after, collected before, moves
     for place, item in enumerate(order):
@@ -43,7 +55,7 @@ def scheduled(program: Program) -> Program:
             trips.append((ready, place, item))
             written.update((move.out, place) for move in item)
         else:
-            written.update(dict.fromkeys(writes(item), place))
+            written.update(dict.fromkeys(known[id(item)].written, place))
     posts: dict[int, list[Statement]] = {}
     collects: dict[int, Statement] = {}
     for superstep, (ready, place, moves) in enumerate(sorted(trips, key=lambda t: t[:2]), inner):
@@ -75,10 +87,10 @@ def in_repeats(program: Program) -> tuple[int, Program]:
     return number, dataclasses.replace(program, statements=tuple(found))
 
 
-def reordered(program: Program) -> list[Statement | list[Move]]:
+def reordered(program: Program, known: dict[int, Ends]) -> list[Statement | list[Move]]:
     """The statements in their new order, with the moves that are collected together as lists."""
     statements = program.statements
-    before = dependencies(program)
+    before = dependencies(program, known)
     after: list[list[int]] = [[] for _ in statements]
     missing = [len(earlier) for earlier in before]
     for number, earlier in enumerate(before):
@@ -131,7 +143,7 @@ def _is_move(statements: Sequence[Statement], number: int) -> bool:
     return isinstance(statements[number], Move)
 
 
-def dependencies(program: Program) -> list[set[int]]:
+def dependencies(program: Program, known: dict[int, Ends]) -> list[set[int]]:
     """The earlier statements that each statement depends on: writers of its inputs, readers and
     writers of its outputs. A view counts as its array. In sequences, a statement that reads one
     step of a buffer keeps its place between two repeats.
@@ -141,12 +153,11 @@ def dependencies(program: Program) -> list[set[int]]:
     result: list[set[int]] = []
     for number, statement in enumerate(program.statements):
         earlier: set[int] = set()
-        taken, made = roots(program, reads(statement)), roots(program, writes(statement))
-        if isinstance(statement, (Repeat, Parts)):
-            made.add(STEP)
-        elif not isinstance(statement, AllSteps) and has_steps(program, taken | made):
-            taken.add(STEP)
-        for name in taken | made:
+        ends = known.get(id(statement))
+        if ends is None:
+            ends = known[id(statement)] = ends_of(program, statement)
+        taken, made = ends.taken, ends.made
+        for name in (*taken, *made):
             if name in writer:
                 earlier.add(writer[name])
         for name in made:
@@ -157,6 +168,16 @@ def dependencies(program: Program) -> list[set[int]]:
         earlier.discard(number)
         result.append(earlier)
     return result
+
+
+def ends_of(program: Program, statement: Statement) -> Ends:
+    written = writes(statement)
+    taken, made = roots(program, reads(statement)), roots(program, written)
+    if isinstance(statement, (Repeat, Parts)):
+        made.add(STEP)
+    elif not isinstance(statement, AllSteps) and has_steps(program, taken | made):
+        taken.add(STEP)
+    return Ends(statement, taken, made, written)
 
 
 def has_steps(program: Program, names: Iterable[str]) -> bool:

@@ -193,12 +193,12 @@ class Computing:
         shape = Shape.of(each, self.network, frame, buffers, self.layout)
         one = np.ones(self.n_tasks)
         lengths = [self.length(axis) if axis else one for axis in shape.axes.values()]
-        kinds, of = np.unique(np.array(lengths, np.int64).T, axis=0, return_inverse=True)
-        seconds = [
-            self._extents_s(shape, dict(zip(shape.axes, kind, strict=True)))
-            for kind in kinds.tolist()
-        ]
-        return np.array(seconds)[of.reshape(-1)]
+        of_tasks = [*map(tuple, np.array(lengths, np.int64).T.tolist())]
+        seconds = {
+            kind: self._extents_s(shape, dict(zip(shape.axes, kind, strict=True)))
+            for kind in dict.fromkeys(of_tasks)
+        }
+        return np.array([seconds[kind] for kind in of_tasks])
 
     def _patches_s(self, frame: Frame, each: Pass) -> Array:
         """Seconds of a pass along patches: what it reads is laid out, position by position, and

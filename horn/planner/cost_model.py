@@ -8,7 +8,7 @@ See docs/notes/0021-one-network-over-many-tasks.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +25,7 @@ from horn.program import (
     Draw,
     Frame,
     Loop,
+    Matmul,
     Move,
     Parts,
     Post,
@@ -40,6 +41,8 @@ from horn.scheduling.folds import joined_of
 
 # The speed that each further thread of a task adds, measured with two (docs/notes/0002).
 THREAD = 0.8
+# A sum of seconds in another order differs by less than this part of it.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,14 @@ class Traffic:
     """The traffic of a move. elements (n_tasks, n_tasks): from row to column, 0 on the diagonal.
 
     packed, n_packed : elements and blocks that each task writes; a block for several receivers
-    counts once. kept : elements that a task takes from itself.
+    counts once. came, n_came : elements and blocks that it takes, with those from itself.
     """
 
     elements: Array
     packed: Array
     n_packed: Array
-    kept: Array
+    came: Array
+    n_came: Array
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Costs:
     ) -> None:
         self.network, self.machine, self.n_tasks = network, machine, n_tasks
         self.batch_size, self.transport = batch_size, transport
+        self.is_dense = all(link.edges is None for x in network.layers for link in x.links)
         self.itemsize = np.dtype(dtype).itemsize
         self.computing = Computing(network, machine, n_tasks, batch_size, self.itemsize)
         self.crowd = max(1.0, n_groups * n_tasks / machine.n_cores)  # tasks that share a core
@@ -109,6 +114,7 @@ class Costs:
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
         self._traffic: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
         self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
+        self._least: dict[int, tuple[Statement, Array]] = {}
 
     # --- exchanges
 
@@ -125,7 +131,10 @@ class Costs:
             packed, n_packed = elements.max(axis=1), (elements > 0).any(axis=1).astype(float)
         else:
             packed, n_packed = elements.sum(axis=1), (elements > 0).sum(axis=1).astype(float)
-        found = self._traffic[have, want] = Traffic(elements, packed, n_packed, kept)
+        found = self._traffic[have, want] = Traffic(
+            elements, packed, n_packed,
+            elements.sum(axis=0) + kept, (elements > 0).sum(axis=0) + 1,
+        )  # fmt: skip
         return found
 
     def _overlap(self, have: str, want: str) -> Array:
@@ -152,6 +161,47 @@ class Costs:
         return found[1]
 
     # --- a batch
+
+    def least_s(self, program: Program, limit: float) -> float:
+        """Seconds that a program takes at least, before it is scheduled: what the slowest task
+        computes, packs and unpacks in one superstep, however little it waits. Once they reach the
+        limit, statements that no other program had are left out.
+        """
+        if not self._least:
+            self.computing.begin(program)
+        found, new = [np.full(self.n_tasks, self.machine.batch_s * self.crowd)], []
+        has_moves = False
+        for s in program.statements:
+            known = self._least.get(id(s))
+            if known is not None:
+                found.append(known[1])
+            elif isinstance(s, Move):
+                found.append(self._least_of(s, program.buffers))
+            else:
+                new.append(s)
+            has_moves |= isinstance(s, Move)
+        once_s = self.machine.superstep_s * self.crowd * has_moves
+        least_s = (once_s + float(np.sum(found, axis=0).max())) * (1 - ROUNDING)
+        if not new or least_s >= limit:
+            return least_s
+        found += [self._least_of(s, program.buffers) for s in new]
+        return (once_s + float(np.sum(found, axis=0).max())) * (1 - ROUNDING)
+
+    def further_s(self, program: Program) -> float:
+        """Seconds that the supersteps after the first add to what a program takes at least."""
+        n_supersteps = sum(isinstance(s, Post) for s in program.statements)
+        return max(n_supersteps - 1, 0) * self.machine.superstep_s * self.crowd
+
+    def _least_of(self, s: Statement, buffers: Mapping[str, Buffer]) -> Array:
+        if isinstance(s, Move):
+            both_s = self._pack_s((s,), buffers) + self._unpack_s((s,), buffers)
+            seconds = (both_s - self.machine.superstep_s) * self.crowd
+        elif self.is_dense or isinstance(s, (Matmul, Update)):
+            seconds = self.compute_s(s, buffers)
+        else:  # it may be done elsewhere
+            seconds = np.zeros(self.n_tasks)
+        self._least[id(s)] = s, seconds
+        return seconds
 
     def seconds(self, program: Program) -> float:
         *_, (_, _, clock) = self._followed(program)
@@ -226,7 +276,7 @@ class Costs:
             return self._collected(s, buffers, clock, posted)
         if not isinstance(s, Post):
             return clock + self.compute_s(s, buffers)
-        posted[s.superstep] = clock + self._pack_s(s, buffers) * self.crowd
+        posted[s.superstep] = clock + self._pack_s(s.moves, buffers) * self.crowd
         return posted[s.superstep]
 
     def _done_elsewhere(self, program: Program) -> set[int]:
@@ -241,13 +291,23 @@ class Costs:
             if isinstance(s, Loop) and id(s) in joined.done and s.outputs[0].buffer in places
         }
 
-    def _pack_s(self, post: Post, buffers: Mapping[str, Buffer]) -> Array:
+    def _pack_s(self, moves: Sequence[Move], buffers: Mapping[str, Buffer]) -> Array:
         machine = self.machine
         seconds = np.full(self.n_tasks, machine.superstep_s / 2)
-        for move in post.moves:
+        for move in moves:
             t = self.traffic(move, buffers)
             seconds = seconds + t.n_packed * machine.block_s
             seconds = seconds + t.packed * self.itemsize / machine.pack_bytes_per_s
+        return seconds
+
+    def _unpack_s(self, moves: Sequence[Move], buffers: Mapping[str, Buffer]) -> Array:
+        machine = self.machine
+        seconds = np.full(self.n_tasks, machine.superstep_s / 2)
+        for move in moves:
+            t = self.traffic(move, buffers)
+            copies = 1.5 if move.monoid else 1.0
+            seconds = seconds + t.n_came * machine.block_s
+            seconds = seconds + copies * t.came * self.itemsize / machine.unpack_bytes_per_s
         return seconds
 
     def _collected(
@@ -256,14 +316,8 @@ class Costs:
         """The clocks after a collect: once the last block has arrived and is unpacked."""
         machine = self.machine
         sent = np.zeros((self.n_tasks, self.n_tasks))
-        unpack = np.full(self.n_tasks, machine.superstep_s / 2)
         for move in s.moves:
-            t = self.traffic(move, buffers)
-            sent += t.elements * self.itemsize
-            came = t.elements.sum(axis=0) + t.kept
-            copies = 1.5 if move.monoid else 1.0
-            unpack = unpack + ((t.elements > 0).sum(axis=0) + 1) * machine.block_s
-            unpack = unpack + copies * came * self.itemsize / machine.unpack_bytes_per_s
+            sent += self.traffic(move, buffers).elements * self.itemsize
         busiest = np.maximum(sent.sum(axis=1), sent.sum(axis=0))
         travel = (
             machine.latency_s[self.transport] * self.crowd
@@ -271,6 +325,7 @@ class Costs:
         )
         departed = posted[s.superstep]
         arrival = np.where(sent > 0, departed[:, None] + travel[:, None], 0.0).max(axis=0)
+        unpack = self._unpack_s(s.moves, buffers)
         return np.asarray(np.maximum(clock, arrival) + unpack * self.crowd)
 
     def _described(

@@ -24,8 +24,8 @@ from horn.partition.placement import (
     Placement,
     has_channels,
 )
-from horn.partition.rewrite import Partition, partition
-from horn.partition.supersteps import scheduled
+from horn.partition.rewrite import Partition, homes, layer_homes, partition
+from horn.partition.supersteps import Ends, scheduled
 from horn.planner.cost_model import Costs
 from horn.program import (
     BatchSum,
@@ -33,6 +33,7 @@ from horn.program import (
     ChannelSum,
     Convolve,
     Expand,
+    Frame,
     Loop,
     Matmul,
     Program,
@@ -50,7 +51,7 @@ from horn.program import (
 MAX_ALL = 100  # up to so many placements are all tried
 N_STARTS = 2  # starts of a descent, the best of several
 # Descent tries more placements the deeper a network is, and each takes longer: this limit is some
-# 10 seconds; after it the best placement so far is taken.
+# seconds; after it the best placement so far is taken.
 MAX_STATEMENTS = 100_000
 GAIN = 0.999  # a change counts if its time is less than this part of the old one
 
@@ -68,13 +69,32 @@ class PartitionCache:
     """
 
     def __init__(self, program: Program) -> None:
-        self.touched = {id(s): _touched(s) for s in program.statements}
         self.program = program  # its statements keep their ids
+        self.frames: dict[Frame, int] = {}  # numbered
+        learned = homes(program.network, Placement()).keys()
+        self.asked = {  # of each statement: its frame, what it touches, the learned arrays of these
+            id(s): (
+                self.frames.setdefault(s.frame, len(self.frames)),
+                names := _touched(s),
+                [n if n in learned else n.rpartition("/")[0] for n in names
+                 if n in learned or n.rpartition("/")[0] in learned],
+            )
+            for s in program.statements
+            if isinstance(s, (Loop, Matmul, Update))
+        }  # fmt: skip
         self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.states: dict[tuple[tuple[Form, str], ...], int] = {}
+        self.forms: list[Forms] = []  # by their number
+        self.has_states = bool(program.network.synapse_states)
+        self.homes: dict[tuple[Any, ...], dict[str, tuple[str, ...]]] = {}
+        self.ends: dict[int, Ends] = {}
 
     def state(self, forms: Forms) -> int:
-        return self.states.setdefault(tuple(forms.items()), len(self.states) + 1)
+        key = tuple(forms.items())
+        if key not in self.states:
+            self.states[key] = len(self.forms)
+            self.forms.append(dict(forms))
+        return self.states[key]
 
 
 def _touched(s: Statement) -> tuple[str, ...]:
@@ -96,52 +116,77 @@ class CachingPartition(Partition):
     def __init__(
         self, program: Program, placement: Placement, results: Iterable[str], memory: PartitionCache
     ) -> None:
-        super().__init__(program, placement, results)
         self.memory = memory
+        super().__init__(program, placement, results)
         self.states: dict[str, int] = {}  # content -> the number of its forms
+        self.splits = [self.placement.at(frame).split for frame in memory.frames]
+
+    def homes(self) -> dict[str, tuple[str, ...]]:
+        if self.memory.has_states:
+            return super().homes()
+        known, found = self.memory.homes, dict[str, tuple[str, ...]]()
+        links, layers = self.placement.links, self.placement.layers
+        for layer in self.network.layers[1:]:
+            index = layer.index
+            words = [links.get((index, k)) for k in range(len(layer.links))]
+            key = (index, layers.get(index), *words)
+            if key not in known:
+                known[key] = layer_homes(self.network, layer, self.placement)
+            found |= known[key]
+        return found
+
+    def in_order(self, s: Statement) -> None:
+        if isinstance(s, (Loop, Matmul, Update)):  # of no sequence: nothing is heard late
+            self.again(s)
+        else:
+            self.rewritten(s)
 
     def rewritten(self, s: Statement) -> None:
-        if isinstance(s, (Loop, Matmul, Update)):
-            self.again(s)
-            return
-        super().rewritten(s)
         names = {*_touched(s), *(f"{name}.each" for name in _touched(s))}
         if isinstance(s, Convolve):
             names.add(each_of(self.network, s.b, s.frame))
+        self.recall(names)
+        super().rewritten(s)
         for name in names & self.task.forms.keys():
             self.states[name] = self.memory.state(self.task.forms[name])
 
     def again(self, s: Loop | Matmul | Update) -> None:
         memory, task = self.memory, self.task
-        names = memory.touched[id(s)]
+        frame, names, learned = memory.asked[id(s)]
         key = (
             id(s),
-            self.placement.at(s.frame).split,
-            *(self.states.get(name, 0) for name in names),
-            *(task.homes.get(n, task.homes.get(n.rpartition("/")[0])) for n in names),
+            self.splits[frame],
+            *map(self.states.get, names),
+            *map(task.homes.__getitem__, learned),
         )
-        if key not in memory.known:
-            memory.known[key] = self.met(s, names)
-        statements, prologue, buffers, after = memory.known[key]
+        found = memory.known.get(key)
+        if found is None:
+            found = memory.known[key] = self.met(s, names)
+        statements, prologue, buffers, after = found
         task.statements.extend(statements)
         task.prologue.extend(prologue)
-        for name, buffer in buffers:
-            task.buffers.setdefault(name, buffer)
-        for name, state, forms in after:
-            self.states[name], task.forms[name] = state, dict(forms)
+        task.buffers.update(buffers)
+        self.states.update(after)
+
+    def recall(self, names: Iterable[str]) -> None:
+        """Write the forms of some contents to the task, which ``again`` only numbers."""
+        for name in names:
+            if name in self.states:
+                self.task.forms[name] = dict(self.memory.forms[self.states[name]])
+
+    def result_of(self, name: str) -> str:
+        self.recall([name])
+        return super().result_of(name)
 
     def met(self, s: Loop | Matmul | Update, names: tuple[str, ...]) -> tuple[Any, ...]:
         """Partition a statement apart from the others, for the cache."""
+        self.recall(names)
         task, buffers = self.task, TrackedBuffers(self.task.buffers)
         kept, task.prologue, task.buffers = (task.prologue, task.buffers), [], buffers
         try:
             with task.apart() as statements:
                 super().rewritten(s)
-            after = [
-                (name, self.memory.state(task.forms[name]), dict(task.forms[name]))
-                for name in names
-                if name in task.forms
-            ]
+            after = {n: self.memory.state(task.forms[n]) for n in names if n in task.forms}
             return tuple(statements), tuple(task.prologue), buffers.noted(), after
         finally:
             task.prologue, task.buffers = kept
@@ -172,8 +217,8 @@ class TrackedBuffers(dict[str, Buffer]):
         self.names[name] = None
         return super().setdefault(name, buffer)
 
-    def noted(self) -> tuple[tuple[str, Buffer], ...]:
-        return tuple((name, super(TrackedBuffers, self).__getitem__(name)) for name in self.names)
+    def noted(self) -> dict[str, Buffer]:
+        return {name: super(TrackedBuffers, self).__getitem__(name) for name in self.names}
 
 
 class Search:
@@ -207,7 +252,12 @@ class Search:
         ] + [self.of_layer(layer) for layer in self.layers]
         self.divided = {layer for (layer, _), where in fixed.items() if where != "replicated"}
         self.known: dict[Choice, float | CompileError] = {}
+        # What has been tried, in order: seconds that it takes at least. Most of them are not
+        # followed: what tasks compute and pack is more than the best takes with waiting.
+        self.least: dict[Choice, float] = {}
         self.memory = PartitionCache(program)
+        # What a loop along windows takes depends on the statements around it.
+        self.is_bounded = not any(isinstance(s, (Convolve, Expand)) for s in program.statements)
 
     def of_link(self, layer: int, position: int) -> tuple[str, ...]:
         of = self.network.layers[layer]
@@ -242,7 +292,8 @@ class Search:
             is_small = math.prod(map(len, self.options)) <= MAX_ALL
             best = self.all() if is_small else self.descent()
             if best is None:
-                raise next(e for e in self.known.values() if isinstance(e, CompileError))
+                tried = (self.known.get(choice) for choice in self.least)
+                raise next(e for e in tried if isinstance(e, CompileError))
             error = self.refused(best)
             if error is None:
                 return self.placement(best), self.program_of(best)
@@ -262,15 +313,18 @@ class Search:
     def all(self) -> Choice | None:
         best: Choice | None = None
         for choice in itertools.product(*self.options):
-            if best is None or self.seconds(choice) < GAIN * self.seconds(best):
-                best = choice if self.seconds(choice) < float("inf") else best
+            if self.is_below(choice, math.inf if best is None else GAIN * self.seconds(best)):
+                best = choice
         return best
 
     def descent(self) -> Choice | None:
         """Descend from the best starts, by single changes, then by pairs; the best placement."""
-        starts = sorted(dict.fromkeys(self.starts()), key=self.seconds)  # of equals the first
+        starts: list[Choice] = []  # the cheapest, of equals the first
+        for start in dict.fromkeys(self.starts()):
+            if len(starts) < N_STARTS or self.is_below(start, self.seconds(starts[-1])):
+                starts = sorted([*starts, start], key=self.seconds)[:N_STARTS]
         best: Choice | None = None
-        for start in starts[:N_STARTS]:
+        for start in starts:
             end = self.down(start, [[at] for at in range(len(self.options))])
             if self.seconds(end) == float("inf"):
                 continue
@@ -321,29 +375,55 @@ class Search:
                         other[at] = word
                     if not self.may_try(tuple(other)):
                         continue
-                    if self.seconds(tuple(other)) < GAIN * self.seconds(choice):
+                    if self.is_below(tuple(other), GAIN * self.seconds(choice)):
                         choice = tuple(other)
         return choice
 
     def may_try(self, choice: Choice) -> bool:
-        """Whether its cost is known, or the limit of trials allows it."""
-        return choice in self.known or (
-            len(self.known) * len(self.program.statements) < MAX_STATEMENTS
+        """Whether it was tried, or the limit of trials allows it."""
+        return choice in self.least or (
+            len(self.least) * len(self.program.statements) < MAX_STATEMENTS
         )
 
     def seconds(self, choice: Choice) -> float:
-        if choice not in self.known:
+        self.is_below(choice, math.inf)
+        found = self.known[choice]
+        return math.inf if isinstance(found, CompileError) else found
+
+    def is_below(self, choice: Choice, limit: float) -> bool:
+        """Whether a placement takes less than so many seconds. Most that take more are neither
+        scheduled nor followed.
+        """
+        if choice not in self.known and self.least.get(choice, 0.0) < limit:
+            self.least.setdefault(choice, 0.0)
             try:
-                self.known[choice] = self.costs.seconds(self.program_of(choice))
+                self.follow(choice, limit)
             except CompileError as error:
                 self.known[choice] = error
-        found = self.known[choice]
-        return float("inf") if isinstance(found, CompileError) else found
+        found = self.known.get(choice, math.inf)
+        return not isinstance(found, CompileError) and found < limit
+
+    def follow(self, choice: Choice, limit: float) -> None:
+        """Cost a placement, until it takes as long as the limit. Raises CompileError."""
+        program = self.partitioned(choice)
+        if self.is_bounded:
+            self.least[choice] = self.costs.least_s(program, limit)
+            if self.least[choice] >= limit:
+                return
+        program = scheduled(program, self.memory.ends)
+        if self.is_bounded:
+            self.least[choice] += self.costs.further_s(program)
+            if self.least[choice] >= limit:
+                return
+        self.known[choice] = self.costs.seconds(program)
 
     def program_of(self, choice: Choice) -> Program:
+        """The program of every task. Raises CompileError."""
+        return scheduled(self.partitioned(choice), self.memory.ends)
+
+    def partitioned(self, choice: Choice) -> Program:
         results = [] if self.program.loss is None else [self.program.loss]
-        remembering = CachingPartition(self.program, self.placement(choice), results, self.memory)
-        return scheduled(remembering.run())
+        return CachingPartition(self.program, self.placement(choice), results, self.memory).run()
 
     def placement(self, choice: Choice) -> Placement:
         n = len(self.links)

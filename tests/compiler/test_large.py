@@ -348,7 +348,7 @@ def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
         program = replace(
             program, buffers=apart.task.buffers, statements=tuple(apart.task.statements)
         )
-        return n_calls(lambda: reordered(program))
+        return n_calls(lambda: reordered(program, {}))
 
     assert calls(80) < 2.2 * calls(40)
 
