@@ -348,6 +348,6 @@ class GroupBarrier:
                 left_s = deadline - time.monotonic()
                 try:
                     self.coord.remove(f"{self.folder}/{folder}", left_s)
-                except Unreachable as error:
+                except (Conflict, Unreachable) as error:
                     logger.info("not tidy path=%s/%s reason=%s", self.folder, folder, error)
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import logging
 import os
 import signal
 import sys
@@ -23,8 +22,6 @@ STOPPING = (
     "training stops after the update under way; Ctrl-C, or the stop button, again ends it at once, "
     "with nothing"
 )
-
-logger = logging.getLogger(__name__)
 
 
 class Ended(SystemExit, KeyboardInterrupt):
@@ -59,7 +56,9 @@ def interrupts(
 
     def say() -> None:
         if not ended.wait(SAY_AFTER_S):
-            logger.warning(waiting)
+            import logging  # whoever trains has it; horn --help does without
+
+            logging.getLogger(__name__).warning(waiting)
 
     before = {number: signal.getsignal(number) for number in numbers}
     if before.get(signal.SIGHUP) is signal.SIG_IGN:  # under nohup

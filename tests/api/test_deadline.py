@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import sys
@@ -88,7 +89,8 @@ def test_who_stops_a_long_update_is_told_once_what_ends_it(
         said.append(text)
         told.set()
 
-    monkeypatch.setattr(interrupting_signals.logger, "warning", warn)
+    logger = logging.getLogger(interrupting_signals.__name__)
+    monkeypatch.setattr(logger, "warning", warn)
     with pytest.raises(KeyboardInterrupt), interrupts(stop, waiting=STOPPING):
         signal.raise_signal(signal.SIGINT)
         assert stop.is_set()

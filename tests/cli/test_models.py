@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn import modelfile
 from tests.cli.conftest import JOB
 from tests.cli.processes import started
 from tests.support.room import no_room
@@ -192,7 +193,7 @@ def test_show_says_of_a_part_of_a_model_how_long_it_learned(run: Any, model: str
 
 def test_show_json_is_the_manifest(run: Any, model: str) -> None:
     found = run("show", model, "--json").json
-    assert found["schema"] == "horn.model/1" and found["format"] == 1
+    assert found["schema"] == "horn.model/1" and found["format"] == modelfile.FORMAT
     assert found["network"]["layers"][1]["constants"] == {"shift": 0.25}
     assert found["sources"]["mine"]["file"] == "mine.py"
 

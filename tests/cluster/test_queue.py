@@ -266,6 +266,7 @@ def test_a_host_whose_slots_cannot_be_read_has_none_to_keep_warm(cluster):
     cluster.start_masters("h1")
     _, _, controller = cluster.masters["h1"]
     path = cluster.at.orders("w")
+    wait_until(lambda: "w" in controller.orders.nodes())
     for data, n_free in ((b"", 8), (b'{"one": 3}', 5), (b"\xff{", 0)):
         cluster.coord.set(path, data)
         controller.orders.learn("w", cluster.coord.get(path))

@@ -11,14 +11,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import zk
+from horn.cluster import submission
 from horn.cluster.client import ClusterClient
 from horn.cluster.job_controller import JobController, JobTerms
 from horn.cluster.resume import resume
 from horn.cluster.scheduler import ResourceRequest
+from horn.cluster.submission import Submission
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import FolderView, Membership, MembershipChange, described
 from horn.coordination.records import ConnectionResumed, Create
@@ -41,7 +44,8 @@ def make_nodes(coord: Session, folder: str, n: int, data: bytes = b"") -> None:
 def end_jobs(jobs: Jobs, n: int) -> None:
     """Jobs that have failed, as a cluster has them after a while."""
     for i in range(n):
-        jobs.create(f"old-{i:04}", b"{}")
+        job = f"old-{i:04}"
+        jobs.create(job, submission.unsigned(Submission(job=job, target="a.py", package="ab" * 32)))
         jobs.change(f"old-{i:04}", JobState.PENDING, JobState.FAILED)
 
 
@@ -192,7 +196,9 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
                 assert read.get(timeout=20) == "new-0001"
                 assert _watched_jobs(server) == {"new-0001"}
                 with ClusterClient(server.hosts) as cluster:
-                    resume(cluster, "old-0007")
+                    cluster.upload = lambda package: None  # there is no worker to send it to
+                    given = SimpleNamespace(digest="cd" * 32, target="a.py")
+                    resume(cluster, "old-0007", package=given)
                 while read.get(timeout=20) != "old-0007":
                     pass
                 assert _watched_jobs(server) == {"new-0001", "old-0007"}
