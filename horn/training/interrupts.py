@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -42,6 +42,7 @@ def interrupts(
     """
     heard: list[int] = []
     ended = threading.Event()
+    not_yet = _thread.allocate_lock()  # a handler may release it wherever it interrupts Python
     if not is_wanted or threading.current_thread() is not threading.main_thread():
         yield heard
         return
@@ -51,10 +52,11 @@ def interrupts(
         if stop_requested.is_set():
             raise exception_of(number)
         stop_requested.set()
-        if waiting:
-            _thread.start_new_thread(say, ())  # takes no lock, which this thread may hold
+        if not_yet.locked():
+            not_yet.release()
 
     def say() -> None:
+        not_yet.acquire()
         if not ended.wait(SAY_AFTER_S):
             import logging  # whoever trains has it; horn --help does without
 
@@ -65,14 +67,23 @@ def interrupts(
         del before[signal.SIGHUP]
     # None: a program that Python is a part of handles it, and could not be given it back.
     before = {number: handler for number, handler in before.items() if handler is not None}
+    not_yet.acquire()
+    telling = threading.Thread(target=say, name="horn-stopping", daemon=True)
     for number in before:
         signal.signal(number, interrupt)
     try:
+        if waiting:
+            with suppress(RuntimeError):  # the system has no more threads: it ends without a word
+                telling.start()
         yield heard
     finally:
         ended.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+        if not_yet.locked():
+            not_yet.release()
+        if telling.ident is not None:
+            telling.join(SAY_AFTER_S)
 
 
 def exception_of(number: int) -> BaseException:

@@ -84,6 +84,7 @@ def test_who_stops_a_long_update_is_told_once_what_ends_it(
     monkeypatch.setattr(interrupting_signals, "SAY_AFTER_S", after_s)
     said: list[str] = []
     told, stop = threading.Event(), threading.Event()
+    n_threads = threading.active_count()
 
     def warn(text: str) -> None:
         said.append(text)
@@ -96,7 +97,7 @@ def test_who_stops_a_long_update_is_told_once_what_ends_it(
         assert stop.is_set()
         assert not n_said or told.wait(60.0)
         signal.raise_signal(signal.SIGINT)
-    assert said == [STOPPING] * n_said
+    assert said == [STOPPING] * n_said and threading.active_count() == n_threads
 
 
 def test_one_run_within_another_is_interrupted_by_both():
