@@ -26,6 +26,7 @@ TIMEOUT_S = 10.0
 TURN_S = calls.MAX_TIMEOUT_S  # for another thread's call, or the body of its answer, to end
 MAX_FAILED = 3  # handshakes without a reason, after which one is looked for
 KEPT_S = 0.5  # a busy service hangs up sooner
+MAX_READS = 16  # of what a service says first, a greeting of 64 bytes: another may talk for ever
 _RAISED = ("JobError", "NotFound", "Conflict", "NotAllowed", "ProtocolError", "ClusterError",
            "Timeout")  # fmt: skip
 
@@ -361,8 +362,6 @@ def _is_kept(endpoint: str) -> bool:
         return False
     with plain:
         try:
-            while plain.recv(64):
-                pass
+            return all(plain.recv(64) for _ in range(MAX_READS))
         except OSError as error:
             return isinstance(error, TimeoutError)
-    return False
