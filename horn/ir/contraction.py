@@ -356,6 +356,19 @@ def _of_a_sum(op: Op, terms: list[Monomial] | None) -> list[Monomial] | None:
     return found
 
 
+def _without_signs(factors: list[Node]) -> tuple[Node, ...]:
+    """|x| sign(x) = x and x sign(x) = |x|, exactly: what |x| ** 3 leaves of its derivative."""
+    for sign in [f for f in factors if f.op is Op.SIGN]:
+        (x,) = sign.args
+        size = ir.make(Op.ABS, x)
+        for other, product in ((size, x), (x, size)):
+            if other in factors:
+                factors.remove(sign)
+                factors[factors.index(other)] = product
+                break
+    return tuple(sorted(factors, key=lambda n: n.place))
+
+
 def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomial] | None:
     if a is None or b is None or len(a) * len(b) > 2 * MAX_TERMS:
         return None
@@ -364,9 +377,7 @@ def _product(a: list[Monomial] | None, b: list[Monomial] | None) -> list[Monomia
         > MAX_FACTORS
     ):
         return None
-    merged = _joined(
-        [(c * d, tuple(sorted((*f, *g), key=lambda n: n.place))) for c, f in a for d, g in b]
-    )
+    merged = _joined([(c * d, _without_signs([*f, *g])) for c, f in a for d, g in b])
     if len(a) > 1 and len(b) > 1 and any(len(set(f)) < len(f) for _, f in merged):
         return None
     return merged if len(merged) <= MAX_TERMS else None

@@ -90,6 +90,12 @@ def test_the_gradient_of_such_a_power_is_one_product():
     assert len(products(found)) == 1
 
 
+def test_the_sign_of_what_is_there_is_not_computed():
+    size, sign = abs(X * W), make(Op.SIGN, X * W)
+    for node in (A * size * size * sign, A * X * W * sign):
+        assert not any(n.op is Op.SIGN for n in ir.walk(check(node, "b")))
+
+
 def test_factors_along_one_axis_join_their_side():
     found = check(make(Op.TANH, X) * X * W * make(Op.EXP, W))
     assert len(products(found)) == 1
