@@ -31,8 +31,9 @@ class Beginning:
     """Initial arrays of a job by their origin: ``taken`` from the given ones, ``drawn`` from the
     seed where none is given, ``unused`` where the network has none of that name. ``resized`` :
     the States that begin anew, since there are others in number. ``classes``,
-    ``normalization`` and ``feature_names`` are those of the model that they are from; ``synapses``
-    those of the network that they were taken for, to which another one is compared.
+    ``normalization`` and ``feature_names`` are those of the model that they are from,
+    ``input_shapes`` the shapes of its inputs by name; ``synapses`` those of the network that they
+    were taken for, to which another one is compared.
     """
 
     parameters: Mapping[str, Array]
@@ -44,6 +45,7 @@ class Beginning:
     classes: AllClasses = None
     normalization: Normalization | None = None
     feature_names: tuple[str, ...] = ()
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     synapses: Mapping[str, Synapses] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
@@ -68,14 +70,17 @@ def beginning(given: Any, network: Network) -> Beginning:
     classes: AllClasses = getattr(given, "classes", None)
     normalization: Normalization | None = getattr(given, "normalization", None)
     feature_names: tuple[str, ...] = getattr(given, "feature_names", ())
+    shapes_of_inputs: Mapping[str, tuple[int, ...]] = {}
     if isinstance(given, Beginning):  # from the job that this one is made from
         left = given.unused
         parameters, states, synapses = given.parameters, given.states, given.synapses
+        shapes_of_inputs = given.input_shapes
     elif isinstance(given, (str, os.PathLike)):
         manifest, arrays = modelfile.read(given)
         with modelfile.understood(given):
             classes, normalization, feature_names = seen(manifest)
             synapses = synapses_in_file(manifest["network"]["layers"], arrays)
+            shapes_of_inputs = _input_shapes(manifest["network"]["layers"])
         states = {n.removeprefix("state/"): a for n, a in arrays.items() if n[:6] == "state/"}
         ends = tuple(f"/{part}" for part in EDGE_ARRAYS)
         parameters = {n: a for n, a in arrays.items() if n[:6] != "state/" and not n.endswith(ends)}
@@ -87,6 +92,7 @@ def beginning(given: Any, network: Network) -> Beginning:
     elif hasattr(given, "parameters") and hasattr(given, "network"):
         parameters, states = given.parameters, given.states
         synapses = synapses_of(given.network)
+        shapes_of_inputs = given.network.input_shapes
     else:
         has_one = "; it has its model: initial=run.model" if hasattr(given, "model") else ""
         raise ModelError(
@@ -124,6 +130,7 @@ def beginning(given: Any, network: Network) -> Beginning:
         classes,
         normalization,
         feature_names,
+        shapes_of_inputs,
         synapses_of(network),
     )
 
@@ -238,6 +245,14 @@ def synapses_in_file(
             else:
                 found[name] = Synapses(None)
     return found
+
+
+def _input_shapes(layers: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
+    """``Network.input_shapes``, of the layers of a model file."""
+    first = layers[0]
+    known = {each["name"]: _plain(each.get("shape", (each["size"],))) for each in layers}
+    parts = first.get("parts") or [(first["name"], first["size"])]
+    return {name: known.get(name, (size,)) for name, size in parts}
 
 
 def _windows(link: Link) -> Any:

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from horn.data import Dataset, as_dataset, check_features, check_names, lanes
 from horn.data.checks import check_counted, other_units
 from horn.data.conversion import as_heard
 from horn.data.in_steps import flat, in_a_row, of_steps
 from horn.data.inputs import side_by_side
-from horn.data.normalization import Normalization, measure
+from horn.data.normalization import Normalization, measure, together
 from horn.data.pictures import in_colours
 from horn.data.stream import read
 from horn.data.targets import named
@@ -175,7 +173,10 @@ class DataPreparation:
         normal = data.normalization
         if self.normalize is not False and begun is not None and begun.normalization is not None:
             normal = begun.normalization
-            if len(shape := self.network.layers[0].shape) > 1:
+            shapes = self.network.input_shapes
+            if len(shapes) > 1:
+                normal = normal.of_inputs(begun.input_shapes, shapes)
+            elif len(shape := self.network.layers[0].shape) > 1:
                 normal = normal.of_size(data.n_features, shape[-1])
             if not self.network.steps and not normal.fits(data.n_features):
                 raise DataError(
@@ -219,8 +220,7 @@ class DataPreparation:
         for shape in shapes.values():
             here = data.x[:, first : (first := first + math.prod(shape))]
             found.append(measure(here, data.scale, shape[-1] if len(shape) > 1 else None))
-        mean, std = (np.concatenate([getattr(k, it) for k in found]) for it in ("mean", "std"))
-        return Normalization(mean, std)
+        return together(found)
 
     def _channels(self, data: Dataset) -> int | None:
         """The number of channels if each is normalized as one, else None. Raises ModelError."""

@@ -4,13 +4,16 @@ are read. They describe x after ``Dataset.scale``, as a network would see it wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from horn.errors import DataError
+
+Shapes = Mapping[str, tuple[int, ...]]  # of a sample of each input, in the order of its columns
 
 # 256 Ki values a chunk: large enough to hide Python's cost, small enough to stay in a cache.
 CHUNK_VALUES = 262_144
@@ -66,6 +69,21 @@ class Normalization:
         n = features // channels
         return Normalization(np.tile(mean[0], n), np.tile(std[0], n))
 
+    def of_inputs(self, before: Shapes, now: Shapes) -> Normalization:
+        """The same for several inputs of other sizes, each as of ``of_size``, or in another order;
+        itself where they have other names. before, now : the shape of a sample of each input.
+        """
+        if before.keys() != now.keys() or list(before.items()) == list(now.items()):
+            return self
+        found, first = {}, 0
+        for name, shape in before.items():
+            own = slice(first, first := first + math.prod(shape))
+            found[name] = Normalization(self.mean[own], self.std[own])
+        return together(
+            found[name].of_size(math.prod(shape), shape[-1]) if len(shape) > 1 else found[name]
+            for name, shape in now.items()
+        )
+
     def as_json(self) -> dict[str, Any]:
         step = {"by_step": True} if self.by_step else {}
         return {"mean": self.mean.tolist(), "std": self.std.tolist(), **step}
@@ -74,6 +92,13 @@ class Normalization:
     def of_json(cls, found: Mapping[str, Any]) -> Normalization:
         mean, std = (np.array(found[name], np.float64) for name in ("mean", "std"))
         return cls(mean, std, found.get("by_step") is True)
+
+
+def together(of_inputs: Iterable[Normalization]) -> Normalization:
+    """That of several inputs, whose features are side by side."""
+    each = [*of_inputs]
+    mean, std = (np.concatenate([getattr(own, it) for own in each]) for it in ("mean", "std"))
+    return Normalization(mean, std)
 
 
 def measure(

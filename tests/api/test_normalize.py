@@ -332,21 +332,41 @@ def test_the_channels_of_each_of_several_inputs() -> None:
         horn.Job(flat, ({"c": x["c"], "d": x["c"][:, :2]}, y), normalize="channel")
 
 
-def test_several_inputs_of_another_size_are_told_to_begin_with_the_arrays_alone() -> None:
-    def job(size: int, **settings: Any) -> horn.Job:
-        net = horn.Network(seed=1)
-        a, b = net.input((size, size, 2), name="a"), net.input((size, size, 1), name="b")
-        windows = {a: horn.Convolution(3, 3), b: horn.Convolution(3, 3)}
-        net.layer(inputs=[a, b], connect=windows, name="maps")
-        net.output(2, activation="softmax", loss="cross_entropy", name=f"of_{size}")
-        rng = np.random.default_rng(0)
-        x = {"a": rng.random((8, size, size, 2)), "b": rng.random((8, size, size, 1))}
-        return horn.Job(net, (x, np.arange(8) % 2), epochs=1, normalize="channel", **settings)
+def of_two_inputs(side: int, names: str = "ab", **settings: Any) -> horn.Job:
+    net = horn.Network(seed=1)
+    channels = {"a": 2, "b": 1}
+    heard = [net.input((side, side, channels[name]), name=name) for name in names]
+    windows = {each: horn.Convolution(3, 3) for each in heard}
+    net.layer(inputs=heard, connect=windows, name="maps")
+    net.output(2, activation="softmax", loss="cross_entropy", name=f"of_{side}")
+    rng = np.random.default_rng(side)
+    x = {name: rng.normal(3, 5, (8, side, side, channels[name])) for name in names}
+    return horn.Job(net, (x, np.arange(8) % 2), epochs=1, **settings)
 
-    model = horn.train(job(5)).model
-    with pytest.raises(DataError, match=r"108 features per sample.*initial=model\.parameters"):
-        job(6, initial=model)
-    begun = job(6, initial=model.parameters)
-    assert begun.data.normalization is not None and len(begun.data.normalization.mean) == 108
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_channels_of_several_inputs_are_normalized_alike_in_another_size_or_order(
+    is_file: bool, tmp_path: Path
+) -> None:
+    model = horn.train(of_two_inputs(5, normalize="channel")).model
+    model.save(tmp_path / "m.horn")
+    initial: Any = tmp_path / "m.horn" if is_file else model
+    mean = model.normalization.mean
+    begun = of_two_inputs(6, initial=initial)
+    wanted = np.concatenate([np.tile(mean[:2], 36), np.tile(mean[50:51], 36)])
+    np.testing.assert_array_equal(begun.data.normalization.mean, wanted)
+    again = begun.with_settings(epochs=2)  # from what the job has
+    np.testing.assert_array_equal(again.data.normalization.mean, wanted)
+    turned = of_two_inputs(5, "ba", initial=initial).data.normalization
+    np.testing.assert_array_equal(turned.mean, np.concatenate([mean[50:], mean[:50]]))
     assert "maps.weight.a" in begun.initial.taken
     assert horn.train(begun).iterations == 1
+
+
+def test_several_inputs_of_another_size_are_told_to_begin_with_the_arrays_alone() -> None:
+    model = horn.train(of_two_inputs(5, normalize=True)).model
+    with pytest.raises(DataError, match=r"108 features per sample.*initial=model\.parameters"):
+        of_two_inputs(6, initial=model)
+    begun = of_two_inputs(6, initial=model.parameters, normalize="channel")
+    assert begun.data.normalization is not None and len(begun.data.normalization.mean) == 108
+    assert "maps.weight.a" in begun.initial.taken
