@@ -238,6 +238,9 @@ class OnnxGraph:
     def take(self, value: str, place: int, index: Array) -> str:
         return self.node("Gather", [value, self.whole(index)], axis=place)
 
+    def join(self, values: Sequence[str], place: int) -> str:
+        return self.node("Concat", values, axis=place)
+
     def matmul(self, letters: str, a: str, b: str) -> str:
         if letters == "bi,oi->bo":
             return self.node("MatMul", [a, self.node("Transpose", [b], perm=[1, 0])])

@@ -3,11 +3,11 @@
 A value is an array with an axis for each letter: b (rows), o (the neurons of the statement's
 layer), i (those of the link's source). The synapses of a sparse link are a table (o, k): k is up to
 the largest number of synapses of a neuron, and places without a synapse are left out of reductions.
+Where most places would have none, neurons with about as many synapses have a table of their own.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -51,10 +51,8 @@ from horn.program import (
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
-# A table of places that is larger, and so many times its synapses, is warned of.
-MANY_PLACES, MOSTLY_EMPTY = 1_000_000, 8
+MOSTLY_EMPTY = 2  # places of a table for each synapse, above which it is divided
 _LOGICAL = (Op.AND, Op.OR, Op.NOT)
 
 
@@ -80,6 +78,9 @@ class Graph(Protocol[T]):
 
     def take(self, value: T, place: int, index: Array) -> T:
         """Take the elements of an index (o, k) along one axis, which becomes two."""
+
+    def join(self, values: Sequence[T], place: int) -> T:
+        """One array of several, behind one another along an axis."""
 
     def matmul(self, letters: str, a: T, b: T) -> T:
         """A sum of products, in the notation of einsum."""
@@ -118,21 +119,40 @@ class Graph(Protocol[T]):
 
 @dataclass(frozen=True)
 class Table:
-    """The synapses of a sparse link as (o, k): number, sender, and whether there is one."""
+    """The synapses of some receivers of a sparse link as (o, k): number, sender, and whether there
+    is one. number : of the table among those of its link. receivers : (o,); None for all.
+    """
 
+    number: int
+    receivers: Array | None
     edges: Array
     sources: Array
     is_there: Array
 
     @classmethod
-    def of(cls, edges: Edges) -> Table:
+    def of(cls, edges: Edges) -> list[Table]:
+        """The tables of a link: one, or where most of its places would be without a synapse one for
+        the receivers of 2, of 3 to 4, of 5 to 8 synapses, and so on.
+        """
         counts = np.diff(edges.indptr)
+        doublings = np.ceil(np.log2(np.maximum(counts, 1)))
+        kinds = np.unique(doublings)
+        if len(kinds) == 1 or counts.max() * len(counts) <= MOSTLY_EMPTY * edges.n:
+            return [cls._of(edges, counts, 0, None)]
+        rows = [np.flatnonzero(doublings == kind) for kind in kinds]
+        return [cls._of(edges, counts, k, own) for k, own in enumerate(rows)]
+
+    @classmethod
+    def _of(cls, edges: Edges, counts: Array, number: int, receivers: Array | None) -> Table:
+        first = edges.indptr[:-1]
+        if receivers is not None:
+            counts, first = counts[receivers], first[receivers]
         place = np.arange(max(int(counts.max(initial=0)), 1))
         is_there = place < counts[:, None]
-        numbers = np.where(is_there, edges.indptr[:-1, None] + place, 0).astype(np.int64)
+        numbers = np.where(is_there, first[:, None] + place, 0).astype(np.int64)
         sources = np.asarray(edges.indices, np.int64)
         sources = sources if len(sources) else np.zeros(1, np.int64)
-        return cls(numbers, sources[numbers], is_there)
+        return cls(number, receivers, numbers, sources[numbers], is_there)
 
 
 class Translation(Generic[T]):
@@ -225,18 +245,6 @@ def _check(network: Network) -> None:
         )
 
 
-def _warn_of_hubs(layer: Layer, table: Table, n: int) -> None:
-    """Warn of a table that is mostly places without a synapse: every row has the longest one's."""
-    places, (rows, most) = table.is_there.size, table.is_there.shape
-    if places >= MANY_PLACES and places > MOSTLY_EMPTY * n:
-        logger.warning(
-            "layer %d %r: what is exported lists %d places for each of its %s neurons, as many as "
-            "one of them has synapses, %s for %s synapses: a large file, and slow. Put neurons "
-            "with many synapses into a layer of their own, or predict with horn",
-            layer.index, layer.name, most, f"{rows:,}", f"{places:,}", f"{n:,}",
-        )  # fmt: skip
-
-
 def _refuse(layer: Layer, what: str) -> None:
     raise CompileError(
         f"layer {layer.index} {layer.name!r}: {layer.neuron.__name__} cannot be exported: {what}, "
@@ -309,8 +317,8 @@ class _Run(Generic[T]):
     def __init__(self, of: Translation[T], graph: Graph[T], x: T) -> None:
         self.of, self.graph, self.x = of, graph, x
         self.network, self.buffers = of.network, of.program.buffers
-        self.done: dict[str, T] = {}
-        self.tables: dict[tuple[int, int], Table] = {}
+        self.done: dict[str, T | list[T]] = {}  # at synapses one for each table
+        self.known_tables: dict[tuple[int, int], list[Table]] = {}
 
     def result(self) -> list[T]:
         for statement in self.of.statements:
@@ -338,20 +346,19 @@ class _Run(Generic[T]):
                     self.done[output.buffer] = value
             else:
                 raise ModelError(f"{type(statement).__name__} in a program of inference")
-        return [self.done[name] for name in self.of.program.outputs]
+        return [self.load(name) for name in self.of.program.outputs]
 
-    def expanded(self, s: Expand) -> T:
-        """The shared numbers of synapses at their places in the table, or of neurons."""
+    def expanded(self, s: Expand) -> T | list[T]:
+        """The shared numbers of synapses at their places in the tables, or of neurons."""
+        flat = self.graph.flat(self.shared(s.array))
         if s.frame.link is None:
             layer = self.network.layers[s.frame.layer]
-            index = np.arange(layer.size) % layer.n_kinds
-        else:
-            edges = link_of(self.network, s.frame).edges
-            assert edges is not None and edges.weight is not None
-            weight = np.asarray(edges.weight, np.int64)
-            weight = weight if len(weight) else np.zeros(1, np.int64)
-            index = weight[self.table(s.frame).edges]
-        return self.graph.take(self.graph.flat(self.shared(s.array)), 0, index)
+            return self.graph.take(flat, 0, np.arange(layer.size) % layer.n_kinds)
+        edges = link_of(self.network, s.frame).edges
+        assert edges is not None and edges.weight is not None
+        weight = np.asarray(edges.weight, np.int64)
+        weight = weight if len(weight) else np.zeros(1, np.int64)
+        return [self.graph.take(flat, 0, weight[table.edges]) for table in self.tables(s.frame)]
 
     def turned(self, s: Turn) -> T:
         """The weights of another layer, transposed if the tie is."""
@@ -406,78 +413,98 @@ class _Run(Generic[T]):
         apart = self.graph.apply("sub", [self.x, center])
         return self.graph.apply("mul", [apart, factor])
 
-    def load(self, name: str) -> T:
-        if name in self.done:
-            return self.done[name]
+    def load(self, name: str, table: Table | None = None) -> T:
+        """A buffer; of one with a number per synapse those of a table."""
+        if name not in self.done:
+            self.done[name] = self.loaded(name)
+        return self.of_table(self.done[name], table)
+
+    def of_table(self, value: T | list[T], table: Table | None) -> T:
+        if not isinstance(value, list):
+            return value
+        assert table is not None
+        return value[table.number]
+
+    def loaded(self, name: str) -> T | list[T]:
         array = self.of.arrays[name] if name in self.of.arrays else self.of.runner.once[name]
         value = self.given(name, array)
         axes = self.buffers[name].axes
-        if axes and axes[-1].startswith("e"):  # one number per synapse, at its place in the table
-            layer, link = (int(k) for k in axes[-1][1:].split("."))
-            value = self.graph.take(value, len(axes) - 1, self.table(Frame(layer, link)).edges)
-        self.done[name] = value
-        return value
+        if not axes or not axes[-1].startswith("e"):
+            return value
+        layer, link = (int(k) for k in axes[-1][1:].split("."))  # one number per synapse
+        tables = self.tables(Frame(layer, link))
+        return [self.graph.take(value, len(axes) - 1, table.edges) for table in tables]
 
-    def table(self, frame: Frame) -> Table:
+    def tables(self, frame: Frame) -> list[Table]:
         assert frame.link is not None
         key = frame.layer, frame.link
-        if key not in self.tables:
+        if key not in self.known_tables:
             edges = link_of(self.network, frame).edges
             assert edges is not None
-            self.tables[key] = Table.of(edges)
-            _warn_of_hubs(self.network.layers[frame.layer], self.tables[key], edges.n)
-        return self.tables[key]
+            self.known_tables[key] = Table.of(edges)
+        return self.known_tables[key]
 
     def is_sparse(self, frame: Frame) -> bool:
         return frame.link is not None and link_of(self.network, frame).edges is not None
 
-    def output(self, frame: Frame, output: Output) -> T:
+    def output(self, frame: Frame, output: Output) -> T | list[T]:
         """One result of a loop."""
-        graph, node = self.graph, output.node
         letters = out_letters(self.network, frame, output, self.buffers)
-        domain = ir.union(node.axes, output.axis, letters)
+        domain = ir.union(output.node.axes, output.axis, letters)
         on_table = self.is_sparse(frame) and "i" in domain
         if on_table and output.axis != "i" and "o" not in domain:
             on_table = False  # an output of the senders alone
-        if on_table:
-            domain = ir.union(domain, "o")
-        value = self.evaluate(node, frame, domain, on_table)
+        if not on_table:
+            return self.of_rows(frame, output, domain, None)
+        domain, tables = ir.union(domain, "o"), self.tables(frame)
+        found = [self.of_rows(frame, output, domain, table) for table in tables]
+        if output.axis != "i":
+            return found
+        receivers = [table.receivers for table in tables if table.receivers is not None]
+        if not receivers:
+            return found[0]
+        place = domain.index("o")
+        order = np.argsort(np.concatenate(receivers))
+        return self.graph.take(self.graph.join(found, place), place, order)
+
+    def of_rows(self, frame: Frame, output: Output, domain: str, table: Table | None) -> T:
+        """One result of a loop, for the receivers of a table; None: for all."""
+        graph, node = self.graph, output.node
+        value = self.evaluate(node, frame, domain, table)
         if node.op in BOOLEAN:
             value = graph.apply("number", [value])
-        there = ir.union(node.axes, "o") if on_table and "i" in node.axes else node.axes
+        there = ir.union(node.axes, "o") if table and "i" in node.axes else node.axes
         for place, letter in enumerate(domain):
             if letter != "b" and letter not in there:
-                value = graph.repeat(value, place, self.length(frame, letter, on_table))
+                value = graph.repeat(value, place, self.length(frame, letter, table))
         if output.axis:
             place = domain.index(output.axis)
-            if on_table:
-                value = self.where_synapses_are(value, frame, domain, output.monoid)
+            if table is not None:
+                value = self.where_synapses_are(value, frame, domain, output.monoid, table)
             value = graph.reduce(value, place, output.monoid)
         return value
 
-    def length(self, frame: Frame, letter: str, on_table: bool) -> int:
-        if letter == "o":
-            return self.network.layers[frame.layer].size
-        if on_table:
-            return int(self.table(frame).edges.shape[1])
-        return link_of(self.network, frame).source.size
+    def length(self, frame: Frame, letter: str, table: Table | None) -> int:
+        if table is not None:
+            return int(table.edges.shape["oi".index(letter)])
+        layer = self.network.layers[frame.layer]
+        return layer.size if letter == "o" else link_of(self.network, frame).source.size
 
-    def where_synapses_are(self, value: T, frame: Frame, domain: str, monoid: str) -> T:
+    def where_synapses_are(
+        self, value: T, frame: Frame, domain: str, monoid: str, table: Table
+    ) -> T:
         """Put the neutral number of a monoid at places without a synapse."""
-        is_there = self.table(frame).is_there
-        if is_there.all():
+        if table.is_there.all():
             return value
-        graph = self.graph
-        name = f"#synapses.{frame.layer}.{frame.link}"
-        if name not in self.done:
-            self.done[name] = graph.array(name, is_there.astype(self.of.runner.dtype))
-        mask = graph.apply("truth", [self.done[name]])
+        graph, dtype = self.graph, self.of.runner.dtype
+        name = f"#synapses.{frame.layer}.{frame.link}.{table.number}"
+        mask = graph.apply("truth", [graph.array(name, table.is_there.astype(dtype))])
         if "b" in domain:
             mask = graph.spread(mask, [0])
         neutral = graph.number(ir.IDENTITY[monoid.removeprefix("arg")])
         return graph.apply("select", [mask, value, neutral])
 
-    def evaluate(self, root: Node, frame: Frame, domain: str, on_table: bool) -> T:
+    def evaluate(self, root: Node, frame: Frame, domain: str, table: Table | None) -> T:
         """An expression with all axes of the domain, some of length 1."""
         done: dict[Node, T] = {}
         graph = self.graph
@@ -487,10 +514,11 @@ class _Run(Generic[T]):
             elif node.op is Op.SCALAR:
                 done[node] = graph.number(self.of.scalars[node.value])
             elif node.op is Op.LOAD:
-                done[node] = self.seen(self.load(node.value), node.axes, frame, domain, on_table)
+                loaded = self.load(node.value, table)
+                done[node] = self.seen(loaded, node.axes, domain, table)
             elif node.op is Op.MESSAGE_DRAW:
-                drawn = self.drawn(node, frame, on_table)
-                done[node] = self.seen(drawn, node.axes, frame, domain, on_table)
+                drawn = self.drawn(node, frame, table)
+                done[node] = self.seen(drawn, node.axes, domain, table)
             else:
                 values = [done[a] for a in node.args]
                 for k, a in enumerate(node.args):
@@ -500,22 +528,25 @@ class _Run(Generic[T]):
                 done[node] = graph.apply(node.op.value, values)
         return done[root]
 
-    def drawn(self, node: Node, frame: Frame, on_table: bool) -> T:
+    def drawn(self, node: Node, frame: Frame, table: Table | None) -> T:
         """The draws that belong to a synapse for the whole run."""
         name = f"#draws.{frame.layer}.{frame.link}.{node.value}.{node.axes}"
         if name not in self.done:
             value = message_draws(self.of.runner, node, frame)
             array = self.graph.array(name, np.ascontiguousarray(value))
-            if on_table and node.axes == "oi":
-                array = self.graph.take(array, 0, self.table(frame).edges)
             self.done[name] = array
-        return self.done[name]
+            if table is not None and node.axes == "oi":
+                each = self.tables(frame)
+                self.done[name] = [self.graph.take(array, 0, own.edges) for own in each]
+        return self.of_table(self.done[name], table)
 
-    def seen(self, value: T, axes: str, frame: Frame, domain: str, on_table: bool) -> T:
-        """A buffer along the letters of the domain."""
-        if on_table and "i" in axes and "o" not in axes:
-            value = self.graph.take(value, axes.index("i"), self.table(frame).sources)
+    def seen(self, value: T, axes: str, domain: str, table: Table | None) -> T:
+        """A buffer along the letters of the domain, at the receivers of a table."""
+        if table is not None and "i" in axes and "o" not in axes:
+            value = self.graph.take(value, axes.index("i"), table.sources)
             axes = ir.union(axes, "o")
+        elif table is not None and table.receivers is not None and "o" in axes and "i" not in axes:
+            value = self.graph.take(value, axes.index("o"), table.receivers)
         missing = [place for place, letter in enumerate(domain) if letter not in axes]
         return self.graph.spread(value, missing) if axes and missing else value
 

@@ -169,6 +169,9 @@ class TorchGraph:
         shape = index.shape
         return self.call(take, value, self.constant(np.asarray(index, np.int64).ravel()))
 
+    def join(self, values: Sequence[Value], place: int) -> Value:
+        return self.call(lambda *values: self.torch.cat(values, place), *values)
+
     def matmul(self, letters: str, a: Value, b: Value) -> Value:
         return self.call(lambda a, b: self.torch.einsum(letters, a, b), a, b)
 

@@ -880,15 +880,53 @@ def test_a_module_is_saved_and_loaded_as_those_of_pytorch_are(tmp_path):
     assert torch.allclose(wanted(x), other(x))
 
 
-def test_a_neuron_that_hears_many_more_than_the_others_is_warned_of(monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr("horn.export.program.MANY_PLACES", 400)
-    heard = np.eye(20, dtype=int)
-    for hub in (0, 1):
-        heard[0] = hub or heard[0]  # neuron 0 hears all
+@pytest.mark.parametrize("neuron", [*NEURONS, Strongest, Nearest], ids=lambda c: c.__name__)
+@pytest.mark.parametrize(
+    "connect", [SPARSE["uneven"], horn.Sparse(sources=lambda o: range(3 * (o == 1)))]
+)
+def test_neurons_in_tables_by_their_number_of_synapses(neuron, connect, monkeypatch, tmp_path):
+    monkeypatch.setattr("horn.export.program.MOSTLY_EMPTY", 0)
+    model = model_of(network(neuron, "relu", connect=connect), "float64")
+    check_onnx(model, tmp_path, tolerance=1e-12)
+    check_torch(model, tolerance=1e-12)
+
+
+class Loudest(horn.Neuron):
+    """Numbers at each synapse that several loops read."""
+
+    def forward(self, messages):
+        largest = max(m.input * m.weight for m in messages)
+        share = sum(horn.math.exp(m.input * m.weight - largest) for m in messages)
+        told = sum(m.input * horn.math.exp(m.input * m.weight - largest) for m in messages)
+        self.feedforward(told / share)
+
+
+@pytest.mark.parametrize("neuron", [neurons.Standard, Loudest])
+def test_a_neuron_that_hears_all_takes_the_places_of_its_own_synapses(neuron, tmp_path):
+    n = 10_000
+    net = horn.Network(seed=1)
+    net.input(n)
+    heard = horn.Sparse(sources=lambda o: range(n) if o == 7 else range(o, o + 10))
+    net.layer(n - 10, neuron=neuron, connect=heard)
+    net.output(2, loss="squared_error", connect=horn.Sparse(fan_in=100))
+    model = model_of(net)
+    check_onnx(model, tmp_path, samples(net, 2))
+    assert (tmp_path / "m.onnx").stat().st_size < 8_000_000  # tables of n * n places have 800 MB
+    check_torch(model, samples(net, 2))
+
+
+def test_several_inputs_with_channels_are_normalized_in_the_file(tmp_path):
+    def job(side, **settings):
         net = horn.Network(seed=1)
-        net.input(20)
-        net.output(20, connect=horn.Sparse(matrix=heard), loss="squared_error", name="rows")
-        model_of(net).export(tmp_path / "m.onnx")
-        assert ("'rows'" in caplog.text) is bool(hub)
-    assert "20 places for each of its 20 neurons" in caplog.text
-    assert "400 for 39 synapses" in caplog.text and "a layer of their own" in caplog.text
+        both = [net.input((side, side, 2), name="image"), net.input((side, side, 1), name="depth")]
+        maps = net.layer(inputs=both, connect=horn.Convolution(3, 3), name="maps")
+        net.output(2, activation="softmax", loss="cross_entropy", inputs=maps, name=f"of{side}")
+        rng = np.random.default_rng(side)
+        x = {layer.name: rng.normal(3, 5, (8, layer.size)) for layer in both}
+        return horn.Job(net, (x, np.arange(8) % 2), epochs=1, **settings)
+
+    model = horn.train(job(5, normalize="channel")).model
+    larger = horn.train(job(6, initial=model)).model  # by the means of the smaller ones
+    for each in (model, larger):
+        check_onnx(each, tmp_path, 9.0 * samples(each.network) + np.float32(3.0))
+    check_torch(larger, 9.0 * samples(larger.network) + np.float32(3.0))
