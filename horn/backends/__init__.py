@@ -83,8 +83,8 @@ class Engine(Protocol):
     def outputs(self, x: Array, lengths: Array | None = None, *, first: int = 0) -> Array:
         """The outputs of the last layer, in inference: (n, features) as stored -> (n, n_outputs).
         ``x`` is already scaled. lengths : of sequences that end early, as in ``Dataset``; behind
-        the end the last output is repeated. first : the number of its first row, for draws, where
-        more is asked than once.
+        the end the last output is repeated; of no rows there are none, (0, n_outputs). first : the
+        number of its first row, for draws, where more is asked than once.
         """
 
     def losses(self, data: Dataset) -> tuple[float, int]:

@@ -296,6 +296,8 @@ class CompiledEngine:
     def outputs(
         self, x: Array, lengths: Array | None = None, pieces: int = 1, *, first: int | Array = 0
     ) -> Array:
+        if not len(x):  # which are no data set
+            return np.empty((0, *self.network.answers), self.setup.dtype)
         shape = (self.network.steps, self.network.n_inputs) if lengths is not None else ()
         x = np.ascontiguousarray(x)
         data = Dataset(x, None, 1.0, "x", pieces=pieces, shape=shape, lengths=lengths)

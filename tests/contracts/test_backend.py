@@ -102,6 +102,11 @@ def test_it_infers_and_measures_as_the_interpreter(backend: str) -> None:
     assert made.losses(data) == pytest.approx(judge.losses(data), rel=1e-9)
 
 
+def test_no_rows_have_no_outputs(backend: str) -> None:
+    found = engine(backend).outputs(np.empty((0, 6)))
+    assert found.shape == (0, 3) and found.dtype == np.float64
+
+
 def test_it_goes_on_from_what_another_backend_has(backend: str) -> None:
     """What ``load`` is given is the whole state: arrays, States, memory, number of updates."""
     judge = engine(JUDGE)
