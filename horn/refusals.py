@@ -80,6 +80,16 @@ NO_ORDER = (
     "a neuron sees one message at a time and in no fixed order; loop over them (for m in "
     "messages) instead of indexing"
 )
+
+
+def of_generator(name: str) -> str:
+    return (
+        f"numpy.{name} takes {name}(... for m in messages) for one object, not for its numbers; "
+        "call Python's own: below  from numpy import *  or %pylab write  from builtins import "
+        f"{name}"
+    )
+
+
 LOOP_IN_LOOP = (
     "a loop inside the loop over messages is not in the neuron language: compute it before, in a "
     "loop of its own"

@@ -103,10 +103,33 @@ def _print(*values: Any, **named: Any) -> None:
         print(*values, **named)
 
 
+def _of_numpy(name: str) -> Callable[..., Any]:
+    """NumPy's function of this name for neurons: of the numbers of a generator it would make
+    nothing, without a word, and an object is true.
+    """
+    own = getattr(np, name)
+
+    def of(*args: Any, **named: Any) -> Any:
+        if args and isinstance(args[0], types.GeneratorType):
+            raise user_text.error(refusals.of_generator(name))
+        return own(*args, **named)
+
+    return of
+
+
+_NUMPY = {id(getattr(np, name)): _of_numpy(name) for name in ("any", "all", "max", "min", "prod")}
 _BUILTINS: dict[str, Any] = {
     "print": _print, "float": _Float, "max": _extreme("max", -python_math.inf),
     "min": _extreme("min", python_math.inf), "len": _length,
 }  # fmt: skip
+
+
+class _NumPy:
+    """NumPy as a neuron sees it."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(np, name)
+        return _NUMPY.get(id(value), value)
 
 
 class _Array(np.ndarray[Any, Any]):
@@ -180,10 +203,14 @@ class Translator:
 
     def value(self, value: Any) -> Any:
         """The translation of a value that the user's text names."""
+        if id(value) in _NUMPY:
+            return _NUMPY[id(value)]
         if isinstance(value, types.FunctionType):
             return self.function(value)
         if isinstance(value, types.BuiltinFunctionType):
             return _MATH.get(value, value)
+        if value is np:
+            return _NumPy()
         if isinstance(value, types.ModuleType):
             return self._module(value)
         if isinstance(value, Activation):

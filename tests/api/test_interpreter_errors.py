@@ -596,6 +596,28 @@ def test_numpy_functions_work_where_the_language_has_them():
     assert "numpy.cbrt of this is not in the neuron language" in complaint(Strange)
 
 
+@pytest.mark.parametrize("name", ["any", "all", "max", "min", "prod"])
+def test_a_function_of_numpy_that_knows_no_generator(name):
+    own = getattr(np, name)
+
+    class ByName(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(0.0 + own(m.input > 0.0 for m in messages))  # here
+
+    class OfModule(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(0.0 + getattr(np, name)(m.input > 0.0 for m in messages))  # here
+
+    class OfList(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(own([m.input for m in messages]) + 0.0)
+
+    said = f"numpy.{name} takes {name}(... for m in messages) for one object"
+    for neuron in (ByName, OfModule):
+        assert said in complaint(neuron)
+    run(OfList)
+
+
 def test_a_forward_that_yields_its_number():
     class Yields(horn.Neuron):
         def forward(self, messages):  # here
