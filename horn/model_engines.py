@@ -12,12 +12,13 @@ import numpy as np
 from horn import metrics
 from horn.backends import Array, Setup, is_compiled, make, target_kind
 from horn.data import Dataset
+from horn.data.lanes import longer
 from horn.description import Description, rebuild
 from horn.evaluation import measure
 from horn.initial import sparse_edges
 from horn.metrics import Metric
 from horn.model_inputs import CHUNK_ROWS
-from horn.model_stream import answers_of
+from horn.model_stream import NUMBERS, answers_of
 from horn.network import Network
 from horn.network_checks import check_as_made
 from horn.sources import CapturedCode
@@ -86,12 +87,8 @@ class ModelEngines:
         those of the last step behind it. drawn : as of ``answers_of``.
         """
         with self.lock:
-            self._check_learned("answers of pieces")
-            if self._of_pieces is None:
-                network = self.as_learned()
-                self._of_pieces = self._engine_of(network.of_steps(steps_of_piece(network)))
-            network = self._of_pieces.network
-            sent = answers_of(self._of_pieces, data, network, self.dtype, drawn)
+            engine = self._ready_for_pieces("answers of pieces")
+            sent = answers_of(engine, data, engine.network, self.dtype, drawn)
         if data.lengths is not None:
             for row, n in zip(sent, data.lengths, strict=True):
                 row[n:] = row[n - 1]
@@ -99,7 +96,13 @@ class ModelEngines:
 
     def measured(self, data: Dataset, wanted: tuple[Metric, ...]) -> dict[str, float]:
         """The losses and metrics of these data."""
+        steps = steps_of_piece(self.network)
         with self.lock:
+            if data.pieces > 1 and self.network.steps < steps and data.x.size <= NUMBERS:
+                data = longer(data, self.network.n_inputs, steps)
+                kind = target_kind(self.network, self.target, data)
+                pieces = self._ready_for_pieces((kind, data.lengths is None, "of pieces"))
+                return measure(pieces, pieces.network, data, self.target, wanted)
             engine = self._ready_to_judge(data)
             return measure(engine, self.network, data, self.target, wanted)
 
@@ -109,6 +112,14 @@ class ModelEngines:
         """
         with self.lock:
             return self._ready_to_judge(data).results(data)[2]
+
+    def _ready_for_pieces(self, asked: object) -> Any:
+        """The engine of long sequences, whose outputs answer each step. Call it with the lock."""
+        self._check_learned(asked)
+        if self._of_pieces is None:
+            network = self.as_learned()
+            self._of_pieces = self._engine_of(network.of_steps(steps_of_piece(network)))
+        return self._of_pieces
 
     def _ready_to_judge(self, data: Dataset) -> Engine:
         return self._ready((target_kind(self.network, self.target, data), data.lengths is None))

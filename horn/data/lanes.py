@@ -201,6 +201,20 @@ def to_the_end(data: Dataset, features: int, steps: int) -> Dataset:
     return found.with_fields(lengths=np.tile(of_pieces, n), shape=(steps, features))
 
 
+def longer(data: Dataset, features: int, steps: int) -> Dataset:
+    """The sequences of a dataset of pieces in longer ones, of so many steps; the last of each ends
+    where the sequence does. Each has one length.
+    """
+    whole = joined(data.with_fields(lengths=None, shape=()))
+    length = whole.n_features // features
+    if data.lengths is not None:
+        length = int(data.lengths[: data.pieces].sum())
+        whole = _steps(whole, features, 0, length)
+    if length % steps:
+        return to_the_end(whole, features, steps)
+    return pieces(whole, features, steps, 1, data.name)
+
+
 def _cut(array: np.ndarray, n: int, whole_row: int, count: int, row: int) -> np.ndarray:
     """The first pieces of n sequences, (n * count, row); a view where the memory allows."""
     found = array.reshape(n, whole_row)[:, : count * row].reshape(n * count, row)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.backends.kernels import Runner
 from horn.errors import DataError, ModelError
 from horn.math import tanh
 
@@ -152,6 +153,26 @@ def test_a_confusion_of_long_sequences_has_the_answers_that_evaluate_judges(rng)
         counts = plot.confusion(model, long, labels).counts
         assert np.trace(counts) / counts.sum() == model.evaluate(long, labels)["acc"]
         assert counts.sum() == 3 * (18 if is_stateful else 22)  # judged in whole pieces
+
+
+@pytest.mark.parametrize("is_stateful", [False, True])
+@pytest.mark.parametrize("steps", [90, 107, 192])
+def test_a_long_sequence_is_judged_in_pieces_as_long_as_those_it_is_answered_in(
+    rng, is_stateful, steps, monkeypatch
+):
+    x, y = rng.normal(size=(4, 24, 2)), rng.integers(0, 2, (4, 24))
+    data = (x, y) if is_stateful else (x[:, :STEPS], y[:, :STEPS])
+    model = trained(network(), data, stateful=is_stateful)
+    x, y = rng.normal(size=(2, steps, 2)), rng.integers(0, 2, (2, steps))
+    runs, run = [], Runner.run
+    monkeypatch.setattr(Runner, "run", lambda *given: runs.append(run(*given)))
+    model.predict(x)
+    n_of_answers = len(runs)
+    found = model.evaluate(x, y, metrics=["f1"])
+    assert len(runs) == 2 * n_of_answers
+    monkeypatch.setattr("horn.model_engines.NUMBERS", 0)  # in pieces of the network's steps
+    assert found == pytest.approx(model.evaluate(x, y, metrics=["f1"]), rel=1e-12)
+    assert len(runs) > 6 * n_of_answers
 
 
 class Leaky(horn.Neuron):
