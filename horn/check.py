@@ -21,6 +21,7 @@ from horn.compiler import lower
 from horn.data import Dataset
 from horn.errors import CompileError, ModelError, shown_file
 from horn.job import Job
+from horn.language.layers import Reading
 from horn.language.scope import push_of
 from horn.language.source import source_of
 from horn.layers import Layer
@@ -74,13 +75,13 @@ class LayerCheck:
 
 def check_network(job: Job) -> list[LayerCheck]:
     """A row per layer. Raises CompileError if a neuron cannot be compiled."""
-    net = job.network
-    ways = explain.runs_as(net)
+    net, reading = job.network, Reading()
+    ways = explain.runs_as(net, reading)
     compared = {layer: list(entries) for layer, entries in _comparisons(job)}
     rows = []
     for layer in net.layers[1:]:
         written = has_backward(layer.neuron) and layer.kind != "output"
-        kind = "interpreted" if layer.neuron.interpreted else explain.kind(layer)
+        kind = "interpreted" if layer.neuron.interpreted else explain.kind(layer, reading)
         if kind == "local rule" and not written:
             backward = "none (learns from its push)"
         elif not net.is_judged and not written:

@@ -11,7 +11,7 @@ from horn.connections.placed import PLACED
 from horn.errors import CompileError
 from horn.ir import averages, derive
 from horn.ir.neuron_ir import BackwardIR, ForwardIR
-from horn.language.layers import Reading, is_weighted_sum, read_layer, why_no_backward
+from horn.language.layers import Reading, is_weighted_sum, why_no_backward
 from horn.language.parse import function
 from horn.language.source import source_of
 from horn.layers import Layer, Link
@@ -23,13 +23,13 @@ from horn.optimizers import SGD, Direct, Optimizer
 from horn.program import Convolve, Loop, Matmul, TargetRead, Targets, Update, every
 
 
-def runs_as(network: Network) -> dict[str, str]:
+def runs_as(network: Network, reading: Reading | None = None) -> dict[str, str]:
     """The way each layer runs: "matrix products", "fused loop", both, or "message by message".
-    Raises CompileError if a neuron cannot be compiled.
+    Raises CompileError if a neuron cannot be compiled. reading : as for ``lower.training_program``.
     """
     if any(layer.neuron.interpreted for layer in network.layers[1:]):
         return {layer.name: "message by message" for layer in network.layers[1:]}
-    reading = Reading()
+    reading = reading or Reading()
     optimizer = _optimizer(network, reading)
     program = lower.training_program(network, optimizer, _targets(network), reading=reading)
     products, convolved = set(), set()  # layers, by index
@@ -91,9 +91,11 @@ def _optimizer(network: Network, reading: Reading) -> Optimizer:
     return SGD()
 
 
-def kind(layer: Layer) -> str:
-    """The path of gradients through a layer: a weighted sum, a local rule, or another formula."""
-    forward, _, _ = read_layer(layer, True, written=False)
+def kind(layer: Layer, reading: Reading | None = None) -> str:
+    """The path of gradients through a layer: a weighted sum, a local rule, or another formula.
+    reading : as for ``lower.training_program``.
+    """
+    forward, _, _ = (reading or Reading()).layer(layer, True, written=False)
     if forward.pushes:
         return "local rule"
     return "weighted sum" if is_weighted_sum(layer, forward) else "other"
@@ -206,19 +208,22 @@ def _of_weight(own: derive.Derived, written: BackwardIR | None, group: str, name
 
 
 def check_memory(
-    network: Network, batch_size: int, groups: int = 1, is_compiled: bool = True
-) -> None:
+    network: Network, batch_size: int, groups: int = 1, is_compiled: bool = True,
+    reading: Reading | None = None,
+) -> None:  # fmt: skip
     """Raise CompileError, with the line, for a State or SynapseState whose mean over several
     samples has no meaning. is_compiled : else neurons that are not in the language are left out.
+    reading : as for ``lower.training_program``.
     """
     if batch_size * groups == 1:
         return
+    reading = reading or Reading()
     for layer in network.layers[1:]:
         cls = layer.neuron
         if cls.interpreted or not (layer.states or declared(cls, SynapseState)):
             continue
         try:
-            forward, backward, _ = read_layer(layer, True, receivers=network.receivers(layer))
+            forward, backward, _ = reading.layer(layer, True, receivers=network.receivers(layer))
         except CompileError:
             if is_compiled:
                 raise

@@ -225,7 +225,8 @@ def _conduct(
     strategy, topology, backend = settings.made_strategy, settings.topology, settings.backend
     if settings.seed is not None:
         job = job.with_settings(network=job.network.rebuilt(seed=settings.seed))
-    check_run(job, settings)
+    reading = Reading()
+    check_run(job, settings, reading)
     hooks = hooks_of(job, strategy, topology, backend)
     schedule = settings.schedule()
     watcher = _watcher(settings.progress)
@@ -257,7 +258,7 @@ def _conduct(
                     interrupts(recovery.stop_requested, is_wanted, waiting=STOPPING)
                 )
                 trained = _train_here(
-                    job, settings, watcher, begun, recovery, hooks, code, deadline
+                    job, settings, watcher, begun, recovery, hooks, code, deadline, reading
                 )
             else:
                 saves = recovery.schedule is not None or recovery.journals is not None
@@ -269,7 +270,7 @@ def _conduct(
                     interrupts(recovery.stop_requested, is_wanted, waiting=STOPPING)
                 )
                 trained = _train_in_group(
-                    job, settings, watcher, begun, recovery, on_cluster, hooks, deadline
+                    job, settings, watcher, begun, recovery, on_cluster, hooks, deadline, reading
                 )
         except Diverged as error:
             so_far = perf_counter() - begun
@@ -461,11 +462,11 @@ def _train_here(
     hooks: Hooks | None,
     code: Description,
     deadline: Deadline,
+    reading: Reading,
 ) -> _Trained:
     """Train in this process. An error in the middle has the model of the updates before it."""
     if hooks is not None:
         job = hooks.with_rate
-    reading = Reading()
     engine = _engine(job, settings, reading)
     if job.check:
         check_backwards(job, settings.backend, reading)
@@ -662,6 +663,7 @@ def _train_in_group(
     on_cluster: JobAttempt | None,
     hooks: Hooks | None,
     deadline: Deadline,
+    reading: Reading,
 ) -> _Trained:
     """Train in task processes; errors of the job come before their start."""
     from horn.executor import trace
@@ -669,7 +671,6 @@ def _train_in_group(
     from horn.planner.calibration import calibrate
     from horn.process.job_payload import draft
 
-    reading = Reading()
     text = draft(job, settings.made_strategy, reading=reading)
     if job.check:
         check_backwards(job, settings.backend, reading)

@@ -34,7 +34,10 @@ class Reading:
     def layer(
         self, layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
     ) -> LayerIR:
-        """The result of ``read_layer``."""
+        """Parse one layer's neuron: its forward, its backward and its interlayer. written : whether
+        to read a written backward. receivers : the layers that receive its messages, whose weights
+        a written backward reads.
+        """
         classes = tuple(dict.fromkeys(receiver.neuron for receiver in receivers))
         context = NeuronContext(
             layer.neuron, layer.activation, layer.index, training, classes, layer.kind == "output",
@@ -79,20 +82,10 @@ class Reading:
         return self._derived[key]
 
 
-def read_layer(
-    layer: Layer, training: bool, written: bool = True, receivers: Iterable[Layer] = ()
-) -> LayerIR:
-    """Parse one layer's neuron: its forward, its backward and its interlayer. written : whether to
-    read a written backward. receivers : the layers that receive its messages, whose weights a
-    written backward reads.
-    """
-    return Reading().layer(layer, training, written, receivers)
-
-
 def digest(
     layer: Layer, receivers: Iterable[Layer] = (), reading: Reading | None = None
 ) -> str:  # fmt: skip
-    """A digest of all that ``read_layer`` reads of a layer, the same in every process; "" if it
+    """A digest of all that ``Reading.layer`` reads of a layer, the same in every process; "" if it
     does not compile.
     """
     reading = reading or Reading()

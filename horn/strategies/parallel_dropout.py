@@ -20,7 +20,7 @@ from horn import ir
 from horn.errors import JobError, check_whole
 from horn.ir import Op, derive
 from horn.job import Job
-from horn.language.layers import asks, read_layer
+from horn.language.layers import Reading, asks
 from horn.layers import Layer
 from horn.mistakes import teaches
 from horn.network import Network
@@ -140,6 +140,7 @@ def _check_network(network: Network) -> None:
             "sub-models hear and carry nothing from step to step; use allreduce, and "
             "horn.neurons.Dropout in its layers"
         )
+    reading = Reading()
     for layer in network.layers[1:]:
         if layer.neuron is Relay:  # what a layer that names one of several inputs listens to
             sizes = " + ".join(f"{size} of {name}" for name, size in network.inputs)
@@ -172,7 +173,7 @@ def _check_network(network: Network) -> None:
                     f"dense networks; connect it densely (dropconnect thins it out), or use "
                     f"allreduce"
                 )
-        forward, _, _ = read_layer(layer, training=True, written=False)
+        forward, _, _ = reading.layer(layer, training=True, written=False)
         if declared(layer.neuron, SynapseState):
             raise JobError(
                 f"parallel-dropout: {layer.neuron.__name__} of {layer.name} remembers something "
@@ -191,9 +192,10 @@ def _check_network(network: Network) -> None:
 
 def _check_parts(network: Network) -> None:
     """The scaled outputs of a part of the network must be those of the whole."""
+    reading = Reading()
     for layer in network.layers[1:]:
         receivers = network.receivers(layer)
-        forward, backward, _ = read_layer(layer, training=True, receivers=receivers)
+        forward, backward, _ = reading.layer(layer, training=True, receivers=receivers)
         name = f"{layer.neuron.__name__} of {layer.name}"
         roots = [forward.output, *forward.states.values()]
         nodes = list(ir.walk(*roots, *([backward.delta] if backward else [])))

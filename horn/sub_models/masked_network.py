@@ -15,7 +15,7 @@ from horn.backends._compiled import CompiledEngine
 from horn.backends.kernels import Runner
 from horn.data import Dataset
 from horn.ir import Op
-from horn.language.layers import read_layer
+from horn.language.layers import Reading
 from horn.network import Network
 from horn.program import ROW_WEIGHT, members_of
 from horn.sub_models.sub_network import GRADIENT, KeepGradient, gradients
@@ -29,9 +29,10 @@ MOVED = 40
 
 def can_mask(network: Network) -> bool:
     """Whether silent neurons have no other effect: then masks compute what small networks do."""
+    reading = Reading()
     for layer in network.layers[1:]:
         receivers = network.receivers(layer)
-        forward, backward, interlayer = read_layer(layer, training=True, receivers=receivers)
+        forward, backward, interlayer = reading.layer(layer, training=True, receivers=receivers)
         if layer.states or forward.pushes or backward is not None:
             return False
         if layer.kind != "hidden":

@@ -156,14 +156,17 @@ def check_described(job: Job, backend: str) -> None:
         check_constant(job)
 
 
-def check_run(job: Job, settings: RunSettings) -> None:
-    """Check that a job can run with these settings, and can learn; warn of ignored code."""
+def check_run(job: Job, settings: RunSettings, reading: Reading) -> None:
+    """Check that a job can run with these settings, and can learn; warn of ignored code. reading :
+    as in ``Setup``.
+    """
     check_described(job, settings.backend)
     compiled = is_compiled(settings.backend, job.network)
     if compiled:
         for sentence in explain.prints(job.network):
             logger.warning("%s", sentence)
-    explain.check_memory(job.network, job.batch_size, settings.topology.n_groups, compiled)
+    n_groups = settings.topology.n_groups
+    explain.check_memory(job.network, job.batch_size, n_groups, compiled, reading)
     settings.made_strategy.check(job, settings.topology)
 
 

@@ -38,7 +38,7 @@ import horn
 from horn import ir, math, random
 from horn.backends import Setup, make
 from horn.data import Dataset
-from horn.language.layers import read_layer
+from horn.language.layers import Reading
 
 BATCH, CLASSES, RATE, MOMENTUM = 100, 10, 0.01, 0.9
 ORDINARY, LARGE = (784, 512), (4096, 1600)
@@ -186,7 +186,7 @@ class Case:
 
     def site(self) -> int:
         """The number of the draw in the neuron's source, or 0."""
-        forward, *_ = read_layer(self.net.layers[1], training=True)
+        forward, *_ = Reading().layer(self.net.layers[1], training=True)
         nodes = ir.walk(forward.output)
         return next((n.value[1] for n in nodes if n.op is ir.Op.MESSAGE_DRAW), 0)
 

@@ -10,7 +10,7 @@ from horn import explain, ir
 from horn.backends import Setup, make
 from horn.data import Dataset
 from horn.language import parse
-from horn.language.layers import Reading, digest, read_layer
+from horn.language.layers import Reading, digest
 from tests.language.texts import module, source
 
 BACKWARD = """
@@ -71,6 +71,15 @@ class OfItsRun(horn.Neuron):
         self.feedforward(2.0 * total if self.training else total)
 
 
+class OfItsPast(horn.Neuron):
+    kept = horn.State(0.0)
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages)
+        self.kept = 0.9 * self.kept + 0.1 * total
+        self.feedforward(total - self.kept)
+
+
 class OfItsTarget(horn.Neuron):
     def forward(self, messages):
         self.feedforward(sum(m.input * m.weight for m in messages) + self.target)
@@ -108,6 +117,13 @@ def test_layers_of_a_class_are_read_once_for_the_check_and_all_programs_of_a_run
     assert len(n_read) == 2 and n_read.count(Plain) == 1  # and the output's
 
 
+def test_layers_that_keep_a_state_are_read_once_for_all_checks_and_programs_of_a_run(n_read):
+    rng = np.random.default_rng(0)
+    data = rng.random((8, 3), dtype=np.float32), np.array([0, 1] * 4)
+    horn.train(horn.Job(network(OfItsPast), data=data, batch_size=4, epochs=1), progress=False)
+    assert len(n_read) == 2 and n_read.count(OfItsPast) == 1
+
+
 @pytest.mark.parametrize("neuron", [Plain, OfItsLayer, OfItsRun])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_reading_of_a_network_is_that_of_each_layer_by_itself(neuron, first):
@@ -116,7 +132,7 @@ def test_a_reading_of_a_network_is_that_of_each_layer_by_itself(neuron, first):
         for layer in net.layers[1:]:
             receivers = net.receivers(layer)
             ours = reading.layer(layer, training, receivers=receivers)
-            assert ours == read_layer(layer, training, receivers=receivers)
+            assert ours == Reading().layer(layer, training, receivers=receivers)
 
 
 def test_a_layer_that_reads_its_target_is_refused_at_prediction_after_it_was_read_for_training():

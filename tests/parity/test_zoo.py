@@ -19,7 +19,7 @@ import horn
 from horn import summary
 from horn.backends import Setup
 from horn.data import Dataset
-from horn.language.layers import read_layer
+from horn.language.layers import Reading
 from horn.neuron import has_backward
 from tests.parity.differences import check_gradients
 from tests.parity.test_compiled_equals_interpreted import compare
@@ -90,7 +90,7 @@ def test_it_is_compiled_as_it_is_interpreted(zoo: ModuleType) -> None:
 def test_its_derived_gradients_are_finite_differences(zoo: ModuleType) -> None:
     job = zoo.job()
     network = small(job)
-    pushes = any(read_layer(x, training=True)[0].pushes for x in network.layers[1:])
+    pushes = any(Reading().layer(x, training=True)[0].pushes for x in network.layers[1:])
     local = pushes or any(has_backward(x.neuron) for x in network.layers[1:])
     if network.last.loss is None or local:
         pytest.skip("it has a rule of its own")
