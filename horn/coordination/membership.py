@@ -7,7 +7,6 @@ its node's creation.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
@@ -19,24 +18,19 @@ from typing import Any
 
 from horn.coordination import paths
 from horn.coordination.nodes import ANSWER_S
+from horn.coordination.place import MemberPlace
 from horn.coordination.records import (
     ConnectionResumed,
-    Create,
-    Delete,
     Event,
     Reply,
     SessionExpired,
-    Step,
     Znode,
 )
 from horn.coordination.session import Session
 from horn.errors import (
     AccessDenied,
     BarrierTimeout,
-    Conflict,
-    Fenced,
     HornError,
-    NotApplied,
     ProtocolError,
     Unreachable,
 )
@@ -281,15 +275,6 @@ class FolderView:
                 self.on_data(name)
 
 
-@dataclass
-class _OwnEntry:
-    """The node of this process."""
-
-    name: str
-    token: int
-    evicted: str = ""
-
-
 class Membership:
     """The members of a folder: join them, list them, wait for them. Raises Conflict: a living
     process holds the name. Fenced: this process's place was given to another.
@@ -297,7 +282,7 @@ class Membership:
 
     def __init__(self, coord: Session, folder: str, *, is_made: bool = False) -> None:
         self.coord, self.folder = coord, folder
-        self._mine: _OwnEntry | None = None
+        self._mine: MemberPlace | None = None
         self._departures: Counter[str] = Counter()
         self._callbacks: list[Callable[[MembershipChange], None]] = []
         self._changed = threading.Condition()
@@ -322,31 +307,26 @@ class Membership:
         """Take the place ``name`` and return its token. A dead predecessor's node is waited for,
         until its session ends; ``replace`` removes it, and fences its holder if that lives.
         """
-        path = f"{self.folder}/{paths.checked('member', name)}"
+        mine = MemberPlace(self.coord, self.folder, name)
         data = described(endpoint, versions or {}, info or {})
         patience = Patience(timeout_s)
         self._view.wait_ready(timeout_s)
         while True:
-            old, node = self.coord.get(path), None
-            stays = old is not None and not replace and old.owner != self.coord.session
-            if old is None:
-                with contextlib.suppress(Conflict):
-                    node = self.coord.create(path, data, ephemeral=True)
-            elif not stays:
-                node = taken_over(self.coord, path, data, old)
-            if node is not None:
-                self._mine = _OwnEntry(name, node.created)
-                if not self._wait_seen(self._mine):
+            old = self.coord.get(mine.path)
+            if mine.take(data, old, replace=replace):
+                self._mine = mine
+                if not self._wait_seen(mine):
                     # It went before the view read it: of what it never had, it tells nothing.
-                    self._judge(self._mine, self.coord.get(path))
-                return node.created
+                    mine.judge(self.coord.get(mine.path))
+                return mine.token
             # A write that was refused says that the node is another than was read, as of a server
             # behind the others, which has caught up with that answer: it is read again.
+            stays = not replace and mine.is_anothers(old)
             is_left = self._wait_gone(name, patience) if stays else patience.left_s() > 0
             if not is_left:
-                raise already_held(path, old)
+                raise mine.already_held(old)
 
-    def _wait_seen(self, mine: _OwnEntry) -> bool:
+    def _wait_seen(self, mine: MemberPlace) -> bool:
         """Wait until the own view has caught up, so that members() shows the effect of join();
         whether it has.
         """
@@ -355,20 +335,12 @@ class Membership:
             node = self._view.nodes().get(mine.name)
             if node is None or node.created < mine.token:
                 return bool(mine.evicted)
-            self._judge(mine, node)  # its change may have been told before there was an own place
+            mine.judge(node)  # its change may have been told before there was an own place
             return True
 
         with self._changed:
             self._changed.wait_for(lambda: is_seen() or not self.coord.connected, ANSWER_S)
             return is_seen()
-
-    def _judge(self, mine: _OwnEntry, node: Znode | None) -> None:
-        """Note that the own place is lost if ``node`` is there now instead of the own one."""
-        if node is None:
-            mine.evicted = "its node was removed"
-        elif node.created > mine.token:
-            token = node.created
-            mine.evicted = f"another process took its place, with fencing token {token}"
 
     def _wait_gone(self, name: str, patience: Patience) -> bool:
         with self._changed:
@@ -381,20 +353,19 @@ class Membership:
     def tell(self, **info: Any) -> None:
         """Change the info of the own node; the place stays."""
         mine = self._mine
-        path = "" if mine is None else f"{self.folder}/{mine.name}"
-        node = self.coord.get(path) if path else None
+        node = None if mine is None else self.coord.get(mine.path)
         if mine is not None and node is not None and node.created == mine.token:
             said = json.loads(node.data)
             said["info"] = said.get("info", {}) | info
-            self.coord.set(path, json.dumps(said, sort_keys=True).encode(), node.version)
+            self.coord.set(mine.path, json.dumps(said, sort_keys=True).encode(), node.version)
 
     def leave(self) -> None:
         """Give the place back. Nothing happens if there is none."""
         mine, self._mine = self._mine, None
         if mine is not None:
-            node = self.coord.get(f"{self.folder}/{mine.name}")
+            node = self.coord.get(mine.path)
             if node is not None and node.created == mine.token:
-                self.coord.delete(f"{self.folder}/{mine.name}")
+                self.coord.delete(mine.path)
 
     def members(self, unread: dict[str, HornError] | None = None) -> dict[str, Member]:
         """The present members, as far as this process knows. unread : collects the nodes that this
@@ -458,8 +429,8 @@ class Membership:
     def check(self) -> None:
         """Raise SessionLost or Fenced if this process is no longer the member it joined as."""
         self.coord.check()
-        if self._mine is not None and self._mine.evicted:
-            raise Fenced(f"{self.folder}/{self._mine.name}", self._mine.evicted)
+        if self._mine is not None:
+            self._mine.check()
 
     def confirm(self) -> None:
         """Ask ZooKeeper whether the place is still this process's. Raises as ``check`` does."""
@@ -467,7 +438,7 @@ class Membership:
         self.coord.check()
         if mine is None:
             return
-        self._judge(mine, self.coord.get(f"{self.folder}/{mine.name}"))
+        mine.judge(self.coord.get(mine.path))
         self.check()
 
     def subscribe(self, callback: Callable[[MembershipChange], None]) -> Callable[[], None]:
@@ -480,7 +451,7 @@ class Membership:
             self._departures.update(change.left)
             mine = self._mine
             if mine is not None and mine.name in change.left | change.joined:
-                self._judge(mine, self._view.nodes().get(mine.name))
+                mine.judge(self._view.nodes().get(mine.name))
             self._changed.notify_all()
         for callback in list(self._callbacks):
             callback(change)
@@ -496,34 +467,6 @@ def described(endpoint: str, versions: Mapping[str, str | int], info: Mapping[st
     versions = {"layout": paths.LAYOUT, **versions}
     said = {"endpoint": endpoint, "versions": versions, "info": dict(info)}
     return json.dumps(said, sort_keys=True).encode()
-
-
-def already_held(path: str, node: Znode | None) -> Conflict:
-    """The error for a place with a living holder."""
-    try:
-        where = "an unknown place" if node is None else str(json.loads(node.data)["endpoint"])
-    except (ValueError, KeyError, TypeError):
-        where = "an unknown place"
-    other = ", or give this one another --name" if "/workers/" in path else ""
-    return Conflict(
-        f"{path} is held by another process, at {where}; stop it, or wait until its session ends"
-        f"{other}"
-    )
-
-
-def taken_over(coord: Session, path: str, data: bytes, old: Znode) -> Znode | None:
-    """Replace a node by one of this session, with this data; None if another session was first."""
-
-    def is_mine() -> bool:
-        node = coord.get(path)
-        return node is not None and (node.owner, node.data) == (coord.session, data)
-
-    steps: list[Step] = [Delete(path, old.version), Create(path, data, ephemeral=True)]
-    try:
-        coord.commit(steps, landed=is_mine)
-    except NotApplied:
-        return None
-    return coord.get(path)
 
 
 def _member(folder: str, name: str, node: Znode) -> Member:

@@ -23,11 +23,10 @@ from horn.coordination.membership import (
     Membership,
     MembershipChange,
     RegistrationTimeout,
-    already_held,
     check_layout,
     described,
-    taken_over,
 )
+from horn.coordination.place import MemberPlace
 from horn.coordination.records import ConnectionResumed, Event, Reply, SessionExpired, Znode
 from horn.coordination.session import Session
 from horn.errors import (
@@ -107,8 +106,8 @@ class Registration:
     def __init__(self, coord: Session, folder: str) -> None:
         self.coord, self.folder = coord, folder
         self._changed = threading.Event()
-        self._node: WatchedNode | None = None
-        self._token, self._evicted = 0, ""
+        self._place: MemberPlace | None = None
+        self._node: WatchedNode | None = None  # of the place
 
     def join(
         self,
@@ -120,57 +119,49 @@ class Registration:
         timeout_s: float = 10.0,
     ) -> int:
         """Take the place ``name`` and return its token; arguments as in Membership.join."""
-        path = f"{self.folder}/{paths.checked('member', name)}"
+        place = self._place = MemberPlace(self.coord, self.folder, name)
         data = described(endpoint, {}, info or {})
         patience = Patience(timeout_s)
-        watched = self._node = WatchedNode(self.coord, path, self._changed.set)
+        watched = self._node = WatchedNode(self.coord, place.path, self._changed.set)
         while True:
             old: Znode | None = None
-            try:
-                node: Znode | None = self.coord.create(path, data, ephemeral=True)
+            try:  # without a look first: most find the place free
+                is_taken = place.take(data, None, replace=replace)
             except NotFound:
                 if patience.left_s() <= 0:  # others remove it again and again
                     raise
                 self.coord.ensure(self.folder)
                 continue
-            except Conflict:
+            if not is_taken:
                 self._changed.clear()
-                old, node = watched.read(), None
-                if old is not None and (old.owner == self.coord.session or replace):
-                    node = taken_over(self.coord, path, data, old)
-            if node is not None:
-                self._token = node.created
+                old = watched.read()
+                is_taken = old is not None and place.take(data, old, replace=replace)
+            if is_taken:
                 self.confirm()  # and watch it from now on
-                return node.created
+                return place.token
             # A node that is there, but not to be read, has gone, or its server lags: tried again.
             is_left = patience.left_s() > 0
             while is_left and old is not None and not self._changed.is_set():
                 is_left = patience.wait(self._changed.wait)
             if not is_left:
-                raise already_held(path, old)
+                raise place.already_held(old)
 
     def check(self) -> None:
         """Raise SessionLost or Fenced if this process is no longer the member it joined as."""
         self.coord.check()
-        if self._node is None:
+        if self._place is None or self._node is None:
             return
-        if self._evicted:
-            raise Fenced(self._node.path, self._evicted)
+        self._place.check()
         if self._node.is_stale and self.coord.connected:
             self.confirm()
 
     def confirm(self) -> None:
         """Ask ZooKeeper whether the place is still this process's. Raises as ``check`` does."""
         self.coord.check()
-        if self._node is None or not self._token:
+        if self._place is None or self._node is None or not self._place.token:
             return
-        node = self._node.read()
-        if node is None:
-            self._evicted = self._evicted or "its node was removed"
-        elif node.created != self._token:
-            self._evicted = f"another process took its place, with fencing token {node.created}"
-        if self._evicted:
-            raise Fenced(self._node.path, self._evicted)
+        self._place.judge(self._node.read())
+        self._place.check()
 
     def close(self) -> None:
         """Stop watching; the node stays until the session ends."""
