@@ -154,8 +154,7 @@ class ServerLinks:
         rank = message.src
         if rank in self._of:
             self._forget(self._of[rank], "")
-        max_body = min(frames.BODY_BYTES, hello.max_body)
-        expected = Expected(rank, message.attempt, max_body, self._context.needs_sum)
+        expected = Expected(rank, message.attempt, self._context.needs_sum)
         end = LinkEnd(f"rank={rank} attempt={message.attempt}", expected, n_in=1)
         self._ends[sender], self._of[rank] = (rank, end), sender
         end.queue.append((Welcome(minor=min(frames.MINOR, hello.max_minor)), ()))

@@ -32,7 +32,6 @@ from horn.runtime.context import ServerAddress
 from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import HELLO, hello_of, refused
 from horn.transport._zeromq import ZeroMqContext
-from horn.wire import frames
 from horn.wire.connection import EVENTS, HANDSHAKE_FAILED, event_of, monitor_of
 from horn.wire.frames import (
     VERSION,
@@ -198,7 +197,7 @@ class TaskLinks:
         except zmq.ZMQError as error:
             raise JobError(f"cannot connect to {found.endpoint!r}: {error}") from error
         self.n_links += 1
-        expected = Expected(server, found.attempt, frames.BODY_BYTES, self._context.needs_sum)
+        expected = Expected(server, found.attempt, self._context.needs_sum)
         link.end = LinkEnd(f"server {server}", expected)
         link.end.queue.append((hello_of(self.identity, incarnation), ()))
 

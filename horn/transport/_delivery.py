@@ -19,7 +19,6 @@ from horn.transport._handshake import INCARNATION_BYTES, Check, Handshake, refus
 from horn.transport._link import FrameLink, always
 from horn.transport._stream import FrameStream, NumberedFrame
 from horn.wire.frames import (
-    BODY_BYTES,
     BODY_SUM,
     MENDS,
     MINOR,
@@ -121,7 +120,6 @@ class Delivery(Transport):
         self._by_incarnation: dict[bytes, int] = {}
         self._handshake = Handshake(identity, self.counters, self._checks, self._is_free)
         self._expected: dict[int, Expected] = {}
-        self._max_body = BODY_BYTES
         self._gone: dict[int, str] = {}
         self._checked_s = 0.0
 
@@ -291,9 +289,8 @@ class Delivery(Transport):
         self.counters.n_received += 1
         self.counters.received_bytes += sum(a.nbytes for a in message.arrays)
         match meta:
-            case Welcome(max_body=max_body):
+            case Welcome():
                 peer.is_welcome = True
-                self._expect(src, max_body)
             case Bye(reason=reason):
                 peer.left = f"it left: {reason}"
                 peer.must_tell = True
@@ -334,14 +331,10 @@ class Delivery(Transport):
         peer.incarnation = sender[:INCARNATION_BYTES]
         peer.stream.admit(1)
         self._by_incarnation[peer.incarnation] = hello.task
-        self._expect(hello.task, hello.max_body)
-        self._say(hello.task, Welcome(minor=min(MINOR, hello.max_minor)))
-
-    def _expect(self, task: int, max_body: int) -> None:
-        self._max_body = min(self._max_body, max_body)
-        self._expected[task] = Expected(
-            task, self.identity.attempt, self._max_body, self.link.needs_sum
+        self._expected[hello.task] = Expected(
+            hello.task, self.identity.attempt, self.link.needs_sum
         )
+        self._say(hello.task, Welcome(minor=min(MINOR, hello.max_minor)))
 
     def _take_answers(self) -> None:
         """Take refusals from endpoints that were given to ``connect``."""

@@ -126,18 +126,14 @@ class Hello(Meta, frozen=True, omit_defaults=True, kw_only=True):
     min_minor: _Small = MINOR
     max_minor: _Small = MINOR
     features: _Count = 0
-    role: _Word = "task"
     endian: _Word = "little"
     dtypes: tuple[int, ...] = tuple(DTYPES)
-    max_body: _Count = BODY_BYTES
 
 
 class Welcome(Meta, frozen=True, omit_defaults=True, kw_only=True):
-    """The handshake succeeded: the features of this connection."""
+    """The handshake succeeded, for this minor version."""
 
     minor: _Small = MINOR
-    features: _Count = 0
-    max_body: _Count = BODY_BYTES
 
 
 class Refusal(Meta, frozen=True, omit_defaults=True, kw_only=True):
@@ -333,7 +329,6 @@ class Expected(msgspec.Struct, frozen=True):
 
     src: int | None = None
     attempt: int | None = None
-    max_body: int = BODY_BYTES
     needs_sum: bool = True
 
 
@@ -413,8 +408,8 @@ def decode(parts: Sequence[Buffer], expected: Expected = NOTHING_KNOWN) -> WireM
     if nbody != n_bodies or body_len != size:
         wanted = f"{nbody} of {body_len}"
         raise DamagedFrame("bodies", f"{n_bodies} parts of {size} bytes", wanted)
-    if size > expected.max_body:
-        raise BadFrame("bodies", f"{size} bytes", f"at most {expected.max_body}")
+    if size > BODY_BYTES:
+        raise BadFrame("bodies", f"{size} bytes", f"at most {BODY_BYTES}")
     if expected.src is not None and src != expected.src:
         raise BadFrame("header: src", f"task {src}", f"task {expected.src}")
     if expected.attempt is not None and attempt != expected.attempt:

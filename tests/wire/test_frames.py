@@ -67,7 +67,7 @@ EXAMPLES = {
     "hello": WireMessage(
         Hello(task=1, n_tasks=3, job="mnist/0", incarnation=bytes(range(16))), src=1
     ),
-    "welcome": WireMessage(Welcome(features=5, max_body=1 << 20), src=2, attempt=9, seq=1),
+    "welcome": WireMessage(Welcome(minor=5), src=2, attempt=9, seq=1),
     "refusal": WireMessage(Refusal(where="job", got="'a'", expected="'b'"), seq=2),
     "plan": WireMessage(ChannelDigest(digest=bytes(range(32)), size=4096), src=3, seq=3),
     "bye": WireMessage(Bye(reason="finished"), src=3, seq=4, attempt=2**63),
@@ -386,10 +386,16 @@ def test_what_is_known_of_the_sender_is_checked():
     for expected, sentence in [
         (Expected(src=2), "src: got task 1, expected task 2"),
         (Expected(attempt=8), "attempt of task 1: got 7, expected 8"),
-        (Expected(max_body=23), "24 bytes, expected at most 23"),
     ]:
         with pytest.raises(BadFrame, match=sentence):
             decode(parts, expected)
+
+
+def test_more_bytes_of_bodies_than_there_may_be_are_refused(monkeypatch):
+    parts = raw(EXAMPLES["block"])
+    monkeypatch.setattr(frames, "BODY_BYTES", 23)
+    with pytest.raises(BadFrame, match="24 bytes, expected at most 23"):
+        decode(parts)
 
 
 def test_not_finite_is_refused_where_asked():
