@@ -21,7 +21,7 @@ from horn.parameter_server import server_state
 from horn.partition.placement import Placement
 from horn.sources import SourceCapture
 from horn.training import journals, loss_journal
-from horn.wire import frames
+from horn.wire import messages
 from tests.strategies.test_durable import a_server
 
 
@@ -83,7 +83,9 @@ def of_job(_: Path) -> list[str]:
 
 def of_journals(tmp_path: Path) -> list[str]:
     """Of the messages of servers, which they may write down, and of the files beside."""
-    said = [kind for number, kind in frames.TYPES.items() if number >= 48 or kind is frames.Note]
+    said = [
+        kind for number, kind in messages.TYPES.items() if number >= 48 or kind is messages.Note
+    ]
     journals.JournalFolder(tmp_path, {}, resume=False).placement(lambda: Placement({}, {}))
     run = json.loads((tmp_path / "servers" / "run.json").read_text())
     return sorted([*of_classes([*said, loss_journal.EpochSums]), *run])

@@ -30,7 +30,7 @@ from horn.process.job_spec import RunSpec
 from horn.transport import Identity, peer_lost
 from horn.transport._framed import FramedTransport
 from horn.transport.tcp import Tcp
-from horn.wire.frames import Note
+from horn.wire.messages import Note
 
 logger = logging.getLogger(__name__)
 

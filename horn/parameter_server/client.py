@@ -16,7 +16,8 @@ from horn.runtime.group import TaskTimes
 from horn.runtime.requests import Pull, Push
 from horn.topology import Topology
 from horn.transport import PeerLost, PeerUnreachable
-from horn.wire.frames import WAITS, Array, Meta, Note, ParameterData, WireMessage
+from horn.wire.frames import Array, WireMessage
+from horn.wire.messages import WAITS, Meta, Note, ParameterData
 
 CUT_S = 2.0  # how long a registered server may be unreachable
 LOOK_S = 1.0  # how often a wait calls ``check``

@@ -31,17 +31,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from horn.errors import JournalError
-from horn.wire.frames import (
-    CHUNK_BYTES,
-    MAX_BODIES,
-    Array,
-    BadFrame,
-    Buffer,
-    Note,
-    WireMessage,
-    decode,
-    encode,
-)
+from horn.wire.frames import CHUNK_BYTES, Array, BadFrame, Buffer, WireMessage, decode, encode
+from horn.wire.messages import MAX_BODIES, Note
 
 MAGIC = b"HJR\1"
 FIXED = struct.Struct("<4sIQII")

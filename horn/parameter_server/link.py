@@ -16,13 +16,12 @@ from horn.wire.frames import (
     Array,
     Buffer,
     Expected,
-    Meta,
-    Refusal,
     WireMessage,
     decode,
     encode,
     next_frame,
 )
+from horn.wire.messages import Meta, Refusal
 
 LINGER_S = 2.0
 FULL_S = 0.002  # between two tries of a full link

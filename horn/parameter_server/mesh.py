@@ -11,7 +11,8 @@ import numpy as np
 from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles, channels
 from horn.topology import Topology
 from horn.transport import Transport
-from horn.wire.frames import Array, Meta, ParameterData, PushGradients, WireMessage
+from horn.wire.frames import Array, WireMessage
+from horn.wire.messages import Meta, ParameterData, PushGradients
 
 
 class Mesh:

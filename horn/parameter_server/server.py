@@ -24,7 +24,7 @@ from horn.optimizers import Optimizer
 from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles
 from horn.parameter_server.updates import Policy, ServerPiece
 from horn.topology import Topology
-from horn.wire.frames import (
+from horn.wire.messages import (
     EndOfEpoch,
     JoinServers,
     LeaveServers,

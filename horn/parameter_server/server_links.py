@@ -15,19 +15,8 @@ from horn.parameter_server.link import ATTEMPT, FULL_S, LINGER_S, LinkEnd
 from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import Check, Handshake
 from horn.transport._zeromq import ZeroMqContext
-from horn.wire import frames
-from horn.wire.frames import (
-    Array,
-    BadFrame,
-    Buffer,
-    Bye,
-    Expected,
-    HandshakeRefused,
-    Hello,
-    Meta,
-    Welcome,
-    WireMessage,
-)
+from horn.wire.frames import Array, BadFrame, Buffer, Expected, HandshakeRefused, WireMessage
+from horn.wire.messages import MINOR, Bye, Hello, Meta, Welcome
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +146,7 @@ class ServerLinks:
         expected = Expected(rank, message.attempt, self._context.needs_sum)
         end = LinkEnd(f"rank={rank} attempt={message.attempt}", expected, n_in=1)
         self._ends[sender], self._of[rank] = (rank, end), sender
-        end.queue.append((Welcome(minor=min(frames.MINOR, hello.max_minor)), ()))
+        end.queue.append((Welcome(minor=min(MINOR, hello.max_minor)), ()))
         self._flush(sender)
 
     def _checks(self, message: WireMessage, hello: Hello) -> list[Check]:

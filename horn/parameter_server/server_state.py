@@ -14,7 +14,7 @@ from horn.errors import ProtocolError
 from horn.parameter_server.journal import Journal
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import ServerPiece
-from horn.wire.frames import PullParameters
+from horn.wire.messages import PullParameters
 
 logger = logging.getLogger(__name__)
 

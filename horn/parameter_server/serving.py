@@ -16,7 +16,8 @@ from horn.parameter_server.server_state import state
 from horn.patience import Patience
 from horn.runtime.group import TaskTimes
 from horn.transport import Transport
-from horn.wire.frames import WAITS, Array, Meta, Note, WireMessage
+from horn.wire.frames import Array, WireMessage
+from horn.wire.messages import WAITS, Meta, Note
 
 logger = logging.getLogger(__name__)
 

@@ -33,18 +33,8 @@ from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import HELLO, hello_of, refused
 from horn.transport._zeromq import ZeroMqContext
 from horn.wire.connection import EVENTS, HANDSHAKE_FAILED, event_of, monitor_of
-from horn.wire.frames import (
-    VERSION,
-    Array,
-    BadFrame,
-    Buffer,
-    Bye,
-    Expected,
-    Meta,
-    Refusal,
-    Welcome,
-    WireMessage,
-)
+from horn.wire.frames import VERSION, Array, BadFrame, Buffer, Expected, WireMessage
+from horn.wire.messages import Bye, Meta, Refusal, Welcome
 from horn.wire.probe import Probe, ProbeResult
 
 logger = logging.getLogger(__name__)

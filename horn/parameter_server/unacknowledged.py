@@ -13,7 +13,7 @@ from horn.errors import ProtocolError
 from horn.parameter_server.pieces import ParameterBundle
 from horn.runtime.requests import Array, Pull, Push
 from horn.topology import Topology
-from horn.wire.frames import (
+from horn.wire.messages import (
     EndOfEpoch,
     JoinServers,
     LeaveServers,

@@ -54,7 +54,8 @@ from horn.sources import CapturedCode, Reference, SourceCapture
 from horn.strategies import Strategy
 from horn.strategies.allreduce import AllReduce
 from horn.wire.descriptors import SEALS
-from horn.wire.frames import DTYPES, Array
+from horn.wire.frames import Array
+from horn.wire.messages import DTYPES
 
 FORMAT = 1
 ALIGN_BYTES = 64

@@ -13,16 +13,8 @@ from horn.patience import Patience
 from horn.runtime.group import TaskTimes
 from horn.topology import Topology, share
 from horn.transport import PeerLost, Transport
-from horn.wire.frames import (
-    MEASURES,
-    Array,
-    LeaveServers,
-    MeanPart,
-    Meta,
-    Note,
-    Verdict,
-    WireMessage,
-)
+from horn.wire.frames import Array, WireMessage
+from horn.wire.messages import MEASURES, LeaveServers, MeanPart, Meta, Note, Verdict
 
 LOOK_S = 1.0  # how often a wait calls ``check``
 MESSAGE_BYTES = 4 * 1024 * 1024

@@ -18,7 +18,8 @@ import numpy as np
 
 from horn import registry
 from horn.errors import BarrierTimeout, JobError, MemberLost
-from horn.wire.frames import DTYPES, Array, BadFrame, HandshakeRefused, Meta, WireMessage
+from horn.wire.frames import Array, BadFrame, HandshakeRefused, WireMessage
+from horn.wire.messages import DTYPES, Meta
 
 
 def _task(number: int) -> tuple[str, tuple[int, ...]]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from horn.transport import Channel
 from horn.transport._stream import NumberedFrame
-from horn.wire.frames import CHUNK_BYTES, Array, BadFrame, BlockData, WireMessage
+from horn.wire.frames import CHUNK_BYTES, Array, BadFrame, WireMessage
+from horn.wire.messages import BlockData
 
 AHEAD = 2  # blocks of a channel that may wait here; the bytes of more are not granted again
 

@@ -20,23 +20,16 @@ from horn.transport._link import FrameLink, always
 from horn.transport._stream import FrameStream, NumberedFrame
 from horn.wire.frames import (
     BODY_SUM,
-    MENDS,
-    MINOR,
-    Acknowledgement,
     BadFrame,
     Buffer,
-    Bye,
     DamagedFrame,
     Expected,
     HandshakeRefused,
-    Hello,
-    Meta,
-    Refusal,
-    Welcome,
     WireMessage,
     decode,
     encode,
 )
+from horn.wire.messages import MENDS, MINOR, Acknowledgement, Bye, Hello, Meta, Refusal, Welcome
 
 # Unacknowledged bytes to one peer: two chunks more than it uses before it acknowledges, so that a
 # stream of chunks never stops.

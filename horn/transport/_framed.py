@@ -19,18 +19,8 @@ from horn.transport import Channel, Identity, check_digest, checked, digest, ove
 from horn.transport._channel import AHEAD, Inlet, Outlet, chunks
 from horn.transport._delivery import SLICE_S, Delivery, Peer, UnnumberedMessage
 from horn.transport._handshake import hello_of
-from horn.wire.frames import (
-    MENDS,
-    Array,
-    Arrived,
-    BadFrame,
-    BlockData,
-    Bye,
-    ChannelDigest,
-    Meta,
-    WireMessage,
-    sum_of,
-)
+from horn.wire.frames import Array, BadFrame, WireMessage, sum_of
+from horn.wire.messages import MENDS, Arrived, BlockData, Bye, ChannelDigest, Meta
 from horn.wire.text import wire_text
 
 logger = logging.getLogger(__name__)

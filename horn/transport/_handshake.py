@@ -7,18 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from horn.security.audit import log_word
 from horn.transport import Identity, TransportCounters
-from horn.wire import frames
 from horn.wire.frames import (
     BadFrame,
     Buffer,
     Expected,
     HandshakeRefused,
-    Hello,
-    Refusal,
     WireMessage,
     decode,
     encode,
 )
+from horn.wire.messages import DTYPES, MINOR, Hello, Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -108,13 +106,13 @@ def check_hello(
         ("tasks", hello.n_tasks, identity.world_size),
         ("src", message.src, hello.task),
         ("byte order", hello.endian, "little"),
-        ("dtypes", set(frames.DTYPES) - set(hello.dtypes), set()),
+        ("dtypes", set(DTYPES) - set(hello.dtypes), set()),
         *more,
     ):
         if got != wanted:
             raise HandshakeRefused(f"{where}: {what}", got, wanted)
-    if hello.min_minor > frames.MINOR:
-        raise HandshakeRefused(f"{where}: minor version", hello.min_minor, frames.MINOR)
+    if hello.min_minor > MINOR:
+        raise HandshakeRefused(f"{where}: minor version", hello.min_minor, MINOR)
     if not is_free:
         raise HandshakeRefused(where, "a place that is taken", "each task once")
 

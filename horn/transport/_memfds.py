@@ -14,7 +14,6 @@ from horn.wire import descriptors
 from horn.wire.frames import (
     BODY_BYTES,
     HEADER_BYTES,
-    MAX_BODIES,
     BadFrame,
     Buffer,
     Expected,
@@ -22,6 +21,7 @@ from horn.wire.frames import (
     decode,
     encode,
 )
+from horn.wire.messages import MAX_BODIES
 
 # Bodies up to this go in the packet: a memfd costs ten system calls, and a mapping over there.
 INLINE_BYTES = 8 * 1024

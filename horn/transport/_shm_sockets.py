@@ -32,18 +32,14 @@ from horn.wire.frames import (
     HEADER_BYTES,
     Array,
     BadFrame,
-    Bye,
-    ChannelDigest,
     Expected,
     HandshakeRefused,
-    Hello,
-    Meta,
-    Refusal,
     WireMessage,
     decode,
     encode,
     next_frame,
 )
+from horn.wire.messages import Bye, ChannelDigest, Hello, Meta, Refusal
 from horn.wire.text import wire_text
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from horn.transport import Channel, Identity, Transport, check_digest, checked, 
 from horn.transport._memfds import new_segment
 from horn.transport._shm_sockets import ROOT, SLICE_S, SocketPeers
 from horn.transport._slots import Slot, layout, stride
-from horn.wire.frames import Array, BadFrame, ChannelDigest, Meta, WireMessage
+from horn.wire.frames import Array, BadFrame, WireMessage
+from horn.wire.messages import ChannelDigest, Meta
 
 AGREEING = 1 << 62  # and more: supersteps of the barriers at which all have the same channels
 

@@ -23,7 +23,8 @@ from horn.transport import (
     load,
     open_transport,
 )
-from horn.wire.frames import BadFrame, HandshakeRefused, Note
+from horn.wire.frames import BadFrame, HandshakeRefused
+from horn.wire.messages import Note
 from tests.transport.groups import (
     SCHEMES,
     TIMEOUT_S,

@@ -30,7 +30,8 @@ from horn.errors import HornError
 from horn.process import control
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
-from horn.wire import frames as messages
+from horn.wire.frames import decode, sum_of
+from horn.wire.messages import Meta
 from horn.wire.zap import ZAP_DOMAIN, AllowedKeys, pair_of
 
 KEY, NODE = Key(bytes(range(32))), Znode(b"", 0, 41, 41, 0, 0, 1000.25)
@@ -95,7 +96,7 @@ class Parser:
 
 
 class Frames(Parser):
-    """``messages.decode``: half of the mutants have a good checksum, else few got past it."""
+    """``decode``: half of the mutants have a good checksum, else few got past it."""
 
     def __init__(self) -> None:
         self.good = frames()
@@ -119,15 +120,15 @@ class Frames(Parser):
             struct.pack_into("<HI", head, 10, len(parts) - 2, len(parts[1]))
             struct.pack_into("<I", head, 16, sum(map(len, parts[2:])))
             if head[8] & 1:
-                struct.pack_into("<Q", head, 52, messages.sum_of(parts[2:]))
+                struct.pack_into("<Q", head, 52, sum_of(parts[2:]))
             guard = zlib.crc32(parts[1], zlib.crc32(head[:60]))
             struct.pack_into("<I", head, 60, guard)
             parts[0] = bytes(head)
         return parts
 
     def parse(self, parts: list[bytes]) -> None:
-        found = messages.decode(parts)
-        assert isinstance(found.meta, messages.Meta)
+        found = decode(parts)
+        assert isinstance(found.meta, Meta)
         assert all(isinstance(array, np.ndarray) for array in found.arrays)
 
 

@@ -415,7 +415,8 @@ def damage_frames() -> None:
 
 
 def _behind_greetings(wrong: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
-    from horn.wire.frames import Hello, Welcome, decode
+    from horn.wire.frames import decode
+    from horn.wire.messages import Hello, Welcome
 
     def behind(parts: Any) -> list[Any]:
         meta = decode([bytes(part) for part in parts]).meta

@@ -16,7 +16,8 @@ import pytest
 
 from horn.errors import BarrierTimeout
 from horn.transport import Identity, PeerLost, open_transport
-from horn.wire.frames import BadFrame, Note, WireMessage, decode, encode
+from horn.wire.frames import BadFrame, WireMessage, decode, encode
+from horn.wire.messages import Note
 from tests.faults.noise import Noisy, flipped
 from tests.transport.groups import TIMEOUT_S, all_to_all, good, run_threads
 

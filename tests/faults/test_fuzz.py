@@ -21,6 +21,7 @@ from horn.errors import HornError
 from horn.process import control
 from horn.rpc import protocol as calls
 from horn.wire import frames
+from horn.wire.messages import MINOR, TYPES
 from tests.faults.fuzz import KEY, NODE, TARGETS, fuzz
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
@@ -52,7 +53,7 @@ BOMBS = {
 def seal(number: int, packed: bytes, *bodies: bytes) -> list[bytes]:
     """A frame whose header and checksums are right, whatever is in it."""
     head = frames.HEADER.pack(
-        frames.MAGIC, frames.MINOR, frames.TYPES[number].kind, number, frames.BODY_SUM,
+        frames.MAGIC, MINOR, TYPES[number].kind, number, frames.BODY_SUM,
         len(bodies), len(packed), sum(map(len, bodies)), 7, 1, 0, 1, 0, frames.sum_of(bodies),
     )  # fmt: skip
     return [head + zlib.crc32(packed, zlib.crc32(head)).to_bytes(4, "little"), packed, *bodies]
@@ -68,7 +69,7 @@ def test_a_bomb_is_refused_cheaply(reader, bomb):
         "submission": lambda: submission.verify(KEY, packed, job="a", origin=NODE),
     }
     if reader == "frame":
-        for number in frames.TYPES:
+        for number in TYPES:
             check(lambda n=number: frames.decode(seal(n, packed)))
     else:
         check(readers[reader])
@@ -121,7 +122,7 @@ anything = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
-@given(value=anything, number=st.sampled_from(sorted(frames.TYPES)), data=st.binary(max_size=80))
+@given(value=anything, number=st.sampled_from(sorted(TYPES)), data=st.binary(max_size=80))
 def test_any_msgpack_and_any_bytes_are_an_error_of_horn_or_good(value, number, data):
     packed = msgspec.msgpack.encode(value)
     for read in (

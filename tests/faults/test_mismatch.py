@@ -13,7 +13,8 @@ import pytest
 
 from horn.errors import BarrierTimeout, HornError, ProtocolError
 from horn.transport import Channel, PeerLost
-from horn.wire.frames import HandshakeRefused, Note
+from horn.wire.frames import HandshakeRefused
+from horn.wire.messages import Note
 from tests.transport.groups import SCHEMES, all_to_all, run_threads
 
 pytestmark = [pytest.mark.net, pytest.mark.timeout(100)]

@@ -16,7 +16,8 @@ from horn.runtime.group import TaskTimes
 from horn.runtime.peers import Peers
 from horn.strategies import Pull, Topology
 from horn.transport import PeerLost, PeerUnreachable
-from horn.wire.frames import MEASURES, WAITS, Meta, Note, ParameterData, Verdict, WireMessage
+from horn.wire.frames import WireMessage
+from horn.wire.messages import MEASURES, WAITS, Meta, Note, ParameterData, Verdict
 
 PIECES = [ParameterPiece(0, "w", 0, 2, 0, (0,), 0, False)]
 PART = 3  # of what the server sends to task 1

@@ -27,7 +27,8 @@ from horn.parameter_server.server_state import recover, restore, state
 from horn.parameter_server.unacknowledged import Unacknowledged
 from horn.parameter_server.updates import Policy
 from horn.strategies import Pull, Push, Topology
-from horn.wire.frames import (
+from horn.wire.frames import WireMessage
+from horn.wire.messages import (
     Acknowledgement,
     EndOfEpoch,
     JoinServers,
@@ -38,7 +39,6 @@ from horn.wire.frames import (
     PushGradients,
     ServersReady,
     Verdict,
-    WireMessage,
 )
 from tests.strategies.test_server_orders import dealings
 

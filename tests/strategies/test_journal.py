@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from horn.errors import JournalError
 from horn.parameter_server.journal import Journal, record, records
-from horn.wire.frames import JoinServers, LeaveServers, PullParameters, PushGradients, WireMessage
+from horn.wire.frames import WireMessage
+from horn.wire.messages import JoinServers, LeaveServers, PullParameters, PushGradients
 
 MESSAGES = [
     WireMessage(JoinServers(), src=1, attempt=2),

@@ -19,7 +19,8 @@ from horn.parameter_server.server_links import ServerLinks
 from horn.parameter_server.task_links import TaskLinks
 from horn.runtime.context import ServerAddress
 from horn.transport import Identity
-from horn.wire.frames import EndOfEpoch, HandshakeRefused, Verdict, WireMessage, encode
+from horn.wire.frames import HandshakeRefused, WireMessage, encode
+from horn.wire.messages import EndOfEpoch, Verdict
 from horn.wire.sockets import LIMITS
 from tests.hosts import hosts, why_not
 from tests.transport.groups import TIMEOUT_S, url_of

@@ -17,7 +17,8 @@ from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.partition.rewrite import homes
 from horn.partition.share import Share
 from horn.strategies import Topology
-from horn.wire.frames import BODY_BYTES, MAX_BODIES
+from horn.wire.frames import BODY_BYTES
+from horn.wire.messages import MAX_BODIES
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import place
 

@@ -20,7 +20,7 @@ from horn.parameter_server.server_state import restore, state
 from horn.parameter_server.serving import ServerThread, serve
 from horn.parameter_server.updates import Policy
 from horn.strategies import Topology
-from horn.wire.frames import (
+from horn.wire.messages import (
     Acknowledgement,
     EndOfEpoch,
     JoinServers,

@@ -16,7 +16,7 @@ from horn.parameter_server.pieces import ParameterPiece, bundles
 from horn.parameter_server.server import ParameterServer
 from horn.parameter_server.updates import Policy
 from horn.strategies import Topology
-from horn.wire.frames import LeaveServers, ParameterData, PullParameters, PushGradients
+from horn.wire.messages import LeaveServers, ParameterData, PullParameters, PushGradients
 
 PLAIN = horn.SGD(1.0)  # what is pushed is taken away
 

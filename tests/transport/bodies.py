@@ -11,7 +11,7 @@ import numpy as np
 
 from horn.errors import BarrierTimeout
 from horn.transport import Channel
-from horn.wire.frames import Note
+from horn.wire.messages import Note
 from tests.transport.groups import TIMEOUT_S, all_to_all, run_steps
 
 

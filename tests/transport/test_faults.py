@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from horn.errors import BarrierTimeout
 from horn.transport import Identity
-from horn.wire.frames import BadFrame, Note
+from horn.wire.frames import BadFrame
+from horn.wire.messages import Note
 from tests.transport.faulty import CorruptFault, DelayFault, DropFault, DuplicateFault, FaultyInProc
 from tests.transport.groups import (
     TIMEOUT_S,

@@ -10,7 +10,8 @@ import pytest
 from horn.transport import Identity, TransportCounters
 from horn.transport._handshake import Handshake, hello_of
 from horn.transport._shm_sockets import SocketPeers
-from horn.wire.frames import MINOR, HandshakeRefused, WireMessage, encode
+from horn.wire.frames import HandshakeRefused, WireMessage, encode
+from horn.wire.messages import MINOR
 
 
 @pytest.mark.parametrize(

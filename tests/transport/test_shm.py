@@ -16,7 +16,7 @@ from horn.errors import BarrierTimeout, JobError
 from horn.patience import Patience
 from horn.transport import Identity, PeerLost, open_transport
 from horn.wire import descriptors
-from horn.wire.frames import Note
+from horn.wire.messages import Note
 from tests.transport.groups import TIMEOUT_S, Processes, all_to_all, good, run_steps, run_threads
 
 pytestmark = pytest.mark.net

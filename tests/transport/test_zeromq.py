@@ -20,7 +20,8 @@ from horn.transport import Identity, PeerLost, _framed, open_transport
 from horn.transport._handshake import hello_of
 from horn.transport._zeromq import keypair
 from horn.wire import connection
-from horn.wire.frames import MENDS, BadFrame, HandshakeRefused, Hello, WireMessage, decode, encode
+from horn.wire.frames import BadFrame, HandshakeRefused, WireMessage, decode, encode
+from horn.wire.messages import MENDS, Hello
 from horn.wire.probe import GREETING
 from horn.wire.sockets import LIMITS
 from tests.cluster.helpers import wait_until

@@ -25,26 +25,32 @@ from horn.wire import frames
 from horn.wire.frames import (
     BODY_BYTES,
     BODY_SUM,
-    DTYPES,
     FINITE,
     HEADER_BYTES,
     META_BYTES,
+    BadFrame,
+    Expected,
+    HandshakeRefused,
+    OutOfSequence,
+    WireMessage,
+    decode,
+    encode,
+    next_frame,
+)
+from horn.wire.messages import (
+    DTYPES,
     TYPES,
     Acknowledgement,
     Arrived,
-    BadFrame,
     BlockData,
     Bye,
     ChannelDigest,
     EndOfEpoch,
-    Expected,
-    HandshakeRefused,
     Hello,
     JoinServers,
     LeaveServers,
     MeanPart,
     Note,
-    OutOfSequence,
     ParameterData,
     PullParameters,
     PushAcknowledged,
@@ -53,11 +59,7 @@ from horn.wire.frames import (
     ServersReady,
     Verdict,
     Welcome,
-    WireMessage,
-    decode,
-    encode,
-    next_frame,
-)  # fmt: skip
+)
 
 SEED = int(os.environ.get("HORN_SEED", "0"))
 GOLDEN = Path(__file__).with_name("golden-2.0.txt")
