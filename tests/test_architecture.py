@@ -183,7 +183,7 @@ def users(library: str) -> set[str]:
 
 
 def test_kazoo_is_imported_in_one_file():
-    assert users("kazoo") == {"horn.coordination.session"}
+    assert users("kazoo") == {"horn.coordination.kazoo_client"}
 
 
 def test_zmq_is_imported_where_messages_travel():

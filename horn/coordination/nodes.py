@@ -2,7 +2,7 @@
 
 Every call has a deadline. Reads are repeated over a broken connection; a write that may or may not
 have landed is looked up before it is repeated. Written over one asynchronous ``send``, which
-``session`` provides with kazoo.
+``session`` provides.
 """
 
 from __future__ import annotations

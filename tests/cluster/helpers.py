@@ -157,7 +157,7 @@ def end_session(coord: Session) -> None:
     """Close the session on the server over another connection: its client sees it expire. The
     client comes back at once and may take the session along: then it is taken from it again.
     """
-    session, password = coord._client.client_id
+    session, password = coord._client.kazoo.client_id
     host, _, port = coord.hosts.split(",")[0].rpartition(":")
     wait_until(lambda: _is_closed((host, int(port)), session, password))
 

@@ -69,7 +69,7 @@ def tree(connect: Connect) -> Tree:
 def let_in(coord: Session, path: str) -> None:
     """What horn itself never asks for."""
     try:
-        coord._client.set_acls(path, coord._acl)
+        coord._client.kazoo.set_acls(path, coord._client.acl)
     except NoAuthError:
         raise errors.AccessDenied(coord.hosts, path, "refused") from None
 

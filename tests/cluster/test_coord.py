@@ -23,6 +23,7 @@ from kazoo.protocol.states import KazooState
 import zk
 from horn import errors
 from horn.coordination import nodes
+from horn.coordination.kazoo_client import OVERDUE, _Handler
 from horn.coordination.records import (
     Check,
     ConnectionResumed,
@@ -34,7 +35,7 @@ from horn.coordination.records import (
     SessionExpired,
     Znode,
 )
-from horn.coordination.session import AWAKE_S, OVERDUE, Session, _Handler
+from horn.coordination.session import AWAKE_S, Session
 from horn.security.keys import Credential, TlsIdentity
 from tests.cluster.conftest import TICK_MS, Connect, Zookeeper
 from tests.cluster.helpers import Call, end_session, wait_until
@@ -279,7 +280,7 @@ def test_tls_reaches_the_server_and_refuses_a_stranger(tmp_path):
 
 def test_what_kazoo_says_again_and_again_is_said_once_a_minute():
     """An agent wrote nine lines a second while ZooKeeper was away."""
-    log = logging.getLogger("horn.coordination.session.kazoo")
+    log = logging.getLogger("horn.coordination.kazoo_client.kazoo")
     logged = []
     for at in (0.0, 0.3, 59.0, 61.0, 61.2, 50.0):  # the clock is set back
         for text in ("Connection dropped", "Session has expired", "Connecting to zk1"):
@@ -294,7 +295,7 @@ def test_what_kazoo_says_again_and_again_is_said_once_a_minute():
 
 def test_what_kazoo_says_may_be_filtered_while_another_session_s_thread_adds_to_it(monkeypatch):
     """The filter raised in kazoo's thread, and the session never connected again."""
-    log = logging.getLogger("horn.coordination.session.kazoo")
+    log = logging.getLogger("horn.coordination.kazoo_client.kazoo")
 
     def is_news(text):
         return log.filter(log.makeRecord(log.name, logging.WARNING, "", 0, text, (), None))
@@ -306,7 +307,7 @@ def test_what_kazoo_says_may_be_filtered_while_another_session_s_thread_adds_to_
             return other - float(self)
 
     said = {"said before": Time(time.time()), "too": time.time()}
-    monkeypatch.setattr("horn.coordination.session._said", said)
+    monkeypatch.setattr("horn.coordination.kazoo_client._said", said)
     assert is_news("said now")
     assert sorted(said) == ["said before", "said by another", "said now", "too"]
 
@@ -370,7 +371,7 @@ def test_who_asks_often_knows_of_silence_after_half_a_session_and_goes_on(
 
         def heard(event):
             if not silent_s:
-                silent_s.append(time.monotonic() - coord._handler._asked_at)
+                silent_s.append(time.monotonic() - coord._client.handler._asked_at)
             events.put(event)
 
         coord.subscribe(heard)
@@ -382,7 +383,7 @@ def test_who_asks_often_knows_of_silence_after_half_a_session_and_goes_on(
             return not events.empty()
 
         with monkeypatch.context() as patch:  # most of the session is left to go on
-            patch.setattr("horn.coordination.session.OVERDUE", OVERDUE / 6)
+            patch.setattr("horn.coordination.kazoo_client.OVERDUE", OVERDUE / 6)
             wait_until(is_told)
         assert events.get() == ConnectionSuspended()
         assert silent_s[0] >= coord.session_s * OVERDUE / 6
@@ -439,7 +440,8 @@ def test_a_session_is_counted_from_when_the_last_was_sent_that_zookeeper_answere
         coord.send(lambda reply: None, "exists", f"{embedded.root}/a", watch=watched.put)
         coord.get("/")
         later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3.0, time=time.time)
-        monkeypatch.setattr("horn.coordination.session.time", later)
+        for module in ("kazoo_client", "session"):
+            monkeypatch.setattr(f"horn.coordination.{module}.time", later)
         if came == "an event of a watch":
             other.create(f"{embedded.root}/a")
             assert watched.get(timeout=10) == "created"
@@ -551,10 +553,9 @@ class _Clock:
 
 
 def _handler(monkeypatch, clock, session_s=10.0):
-    coordinator = SimpleNamespace(session_s=session_s)
-    handler = _Handler(coordinator, None)
-    monkeypatch.setattr("horn.coordination.session.time", clock)
-    monkeypatch.setattr("horn.coordination.session.select", clock)
+    handler = _Handler(session_s, lambda reason: None, None)
+    monkeypatch.setattr("horn.coordination.kazoo_client.time", clock)
+    monkeypatch.setattr("horn.coordination.kazoo_client.select", clock)
     return handler
 
 
@@ -588,7 +589,8 @@ def test_a_session_is_not_over_before_who_stood_still_could_ask(
 ):
     coord = connect_embedded(silence_s=silence_s)
     now = time.monotonic()
-    coord._handler.answered_at, coord._handler.woke_at = now - 90.0, now - woke_s
+    handler = coord._client.handler
+    handler.answered_at, handler.woke_at = now - 90.0, now - woke_s
     started = []
     with pytest.MonkeyPatch.context() as patch:
         timer = SimpleNamespace(start=lambda: None, cancel=lambda: None, daemon=True)

@@ -206,7 +206,7 @@ def test_a_member_that_may_not_be_read_is_named(folder, connect):
     """Nothing of the folder was known then, and ZooKeeper was said not to answer."""
     coord, name = connect(), f"{folder}/odd"
     coord.ensure(folder)
-    coord._client.create(name, acl=OTHERS)
+    coord._client.kazoo.create(name, acl=OTHERS)
     a = Membership(coord, folder)
     a.join("a", "tcp://h1:5")
     with pytest.raises(errors.AccessDenied, match=f"{name}: the right to read it is missing"):
@@ -221,7 +221,7 @@ def test_a_member_that_may_not_be_read_is_named(folder, connect):
 def test_a_folder_that_may_not_be_listed_is_named(folder, connect):
     coord = connect()
     coord.ensure(folder)
-    coord._client.set_acls(folder, OTHERS)
+    coord._client.kazoo.set_acls(folder, OTHERS)
     with pytest.raises(errors.AccessDenied, match=f"{folder}: the right to list it is missing"):
         Membership(coord, folder).members()
 

@@ -141,7 +141,7 @@ def test_a_place_is_watched_once_however_often_it_is_read(folder, connect):
     own.join("0", "shm://0")
     for _ in range(10):
         own.confirm()
-    watchers = coord._client._data_watchers[f"{folder}/0"]
+    watchers = coord._client.kazoo._data_watchers[f"{folder}/0"]
     assert len(watchers) == 1
     # and who takes it is noticed still, also by a watch that is set after another's end
     other = Registration(connect(), folder)
