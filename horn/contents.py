@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from horn import layer_costs, terminal
+from horn import layer_costs, quantities, terminal
 
 
 def row(index: int, layer: dict[str, Any], shapes: dict[str, list[int]]) -> list[str]:
@@ -61,7 +61,7 @@ def costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[s
     for layer, cost in zip(layers, layer_costs.costs(plain), strict=True):
         own = 0 if layer["kind"] == "input" else _n_parameters(layer, shapes)
         memory = layer_costs.memory_bytes(own, layer["size"], rows, itemsize)
-        found.append([cost.seen, f"{cost.multiply_adds:,}", terminal.size(memory)])
+        found.append([cost.seen, f"{cost.multiply_adds:,}", quantities.size(memory)])
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tables, a progress bar, sizes and times in words. rich is imported when it draws."""
+"""Tables, a progress bar, ages and times as commands have them. rich is imported when it draws."""
 
 from __future__ import annotations
 
@@ -99,15 +99,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
         console.print(shown)
     for text in captured.get().splitlines():
         click.echo(text.rstrip(), err=err)
-
-
-def size(n_bytes: float) -> str:
-    """A number of bytes in words: 512 B, 30.5 kB, 2.3 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000 or unit == "GB":
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    raise AssertionError
 
 
 def age(seconds: float) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def show(job: Job, asked: RunSettings) -> None:
     """Print the layers and the size of a job that begins, on stderr."""
-    from horn import summary, terminal
+    from horn import quantities, summary, terminal
 
     rows = summary.layers(job.network, asked.backend)
     terminal.table(
@@ -26,8 +26,9 @@ def show(job: Job, asked: RunSettings) -> None:
         err=True,
     )
     memory = summary.memory_bytes(job)
+    parameters = quantities.size(memory["parameters"])
     terminal.say(
-        f"{sum(r.parameters for r in rows):,} parameters, {terminal.size(memory['parameters'])} · "
+        f"{sum(r.parameters for r in rows):,} parameters, {parameters} · "
         f"{type(job.optimizer).__name__} · batch {job.batch_size} · {len(job.data):,} samples · "
         f"{job.n_iterations:,} updates · seed {job.network.seed}"
         + ("" if asked.groups * asked.tasks == 1 else f"\n{_topology(asked)}")
@@ -48,7 +49,7 @@ def _topology(asked: RunSettings) -> str:
 
 def dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) -> None:
     """Print the plan on stdout: it is the result here."""
-    from horn import summary, terminal
+    from horn import quantities, summary, terminal
 
     rows = summary.layers(job.network, asked.backend)
     memory = summary.memory_bytes(job)
@@ -98,8 +99,8 @@ def dry_run(job: Job, asked: RunSettings, as_json: bool, assume: str | None) -> 
         f"({job.iterations_per_epoch:,} per epoch) · seed {job.network.seed}"
     )
     if plan is None:
-        parts = ", ".join(f"{name} {terminal.size(value)}" for name, value in memory.items())
-        click.echo(f"Memory about {terminal.size(sum(memory.values()))}: {parts}")
+        parts = ", ".join(f"{name} {quantities.size(value)}" for name, value in memory.items())
+        click.echo(f"Memory about {quantities.size(sum(memory.values()))}: {parts}")
         click.echo(_groups_plan(job, n_parameters, asked) if asked.groups > 1 else
                    "1 group of 1 task: nothing is sent.", nl=False)  # fmt: skip
         click.echo(" Dry run: nothing was trained or written.")
@@ -137,7 +138,7 @@ def advise(job: Job, asked: RunSettings) -> list[str]:
 
 def _groups_plan(job: Job, n_parameters: int, asked: RunSettings) -> str:
     """How the groups share the work; the tables above are of one group."""
-    from horn import terminal
+    from horn import quantities
     from horn.errors import JobError
     from horn.strategies import in_words
     from horn.topology import largest_share
@@ -148,7 +149,7 @@ def _groups_plan(job: Job, n_parameters: int, asked: RunSettings) -> str:
             f"{groups} groups share batches of {job.batch_size} samples: each needs one at least; "
             f"use fewer groups, or a larger batch_size"
         )
-    size = terminal.size(n_parameters * (8 if job.dtype == "float64" else 4))
+    size = quantities.size(n_parameters * (8 if job.dtype == "float64" else 4))
     most = largest_share(job.batch_size, groups)
     share = f"they share each batch, at most {most} samples a group"
     if strategy.is_asynchronous:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from horn import settings, terminal
+from horn import quantities, settings, terminal
 from horn.cli import _cluster
 from horn.errors import ClusterError, JobError, NotFound, Timeout
 from horn.training.interrupts import ENDING_SIGNALS, ending_of, exception_of, interrupts
@@ -329,7 +329,7 @@ def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet
         if not quiet:
             if result.get("stopped_early"):
                 terminal.say("Stopped early: no improvement on the validation data.")
-            terminal.say(f"Saved {path} ({terminal.size(path.stat().st_size)}).")
+            terminal.say(f"Saved {path} ({quantities.size(path.stat().st_size)}).")
             terminal.say(
                 f"Job {job} SUCCEEDED in {float(result.get('seconds') or 0.0):.1f} s · "
                 f"{result.get('iterations', 0):,} updates"

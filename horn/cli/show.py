@@ -63,14 +63,14 @@ def _draw(model: str, layer: str | None, path: str) -> None:
 
 
 def _show(model: str, source: bool, as_json: bool) -> None:
-    from horn import contents, modelfile, terminal
+    from horn import contents, modelfile, quantities, terminal
 
     manifest = modelfile.read_manifest(model)
     modelfile.check_arrays(model)
     if as_json:
         terminal.print_json({"schema": "horn.model/1", "file": model, **manifest})
         return
-    click.echo(f"{model}  {terminal.size(os.path.getsize(model))}, {manifest['dtype']}\n")
+    click.echo(f"{model}  {quantities.size(os.path.getsize(model))}, {manifest['dtype']}\n")
     shapes = modelfile.shapes(model)
     layers = manifest["network"]["layers"]
     rows = [contents.row(index, layer, shapes) for index, layer in enumerate(layers)]

@@ -323,13 +323,13 @@ def _say_stopped(run: Run, path: str) -> None:
 
 
 def _say_end(run: Run, path: str) -> None:
-    from horn import terminal
+    from horn import quantities, terminal
 
     if run.stopped_early:
         terminal.say("Stopped early: no improvement on the validation data.")
     if run.best_epoch is not None:
         terminal.say(f"Kept the model of epoch {run.best_epoch}, the best of {run.epochs}.")
-    terminal.say(f"Saved {path} ({terminal.size(os.path.getsize(path))}).")
+    terminal.say(f"Saved {path} ({quantities.size(os.path.getsize(path))}).")
     terminal.say(
         f"{run.state} in {run.seconds:.1f} s · {run.iterations:,} updates{_spent(run.counters)}"
     )
@@ -365,15 +365,15 @@ def _histogram(counts: dict[int, int]) -> str:
 
 def _say_counters(counters: list[dict[str, Any]]) -> None:
     """Print a row per task: the parts of its time, its messages and its memory."""
-    from horn import terminal
+    from horn import quantities, terminal
 
     phases = ("compute", "pack", "send", "wait", "unpack")
     terminal.table(
         ["Task", *(f"{phase} s" for phase in phases), "Messages", "Sent", "Memory"],
         [
             [row["role"].removeprefix("task "), *(f"{row[f'{phase}_s']:.3f}" for phase in phases),
-             f"{row['n_sent']:,}", terminal.size(row["sent_bytes"]),
-             terminal.size(row["peak_memory_bytes"])]
+             f"{row['n_sent']:,}", quantities.size(row["sent_bytes"]),
+             quantities.size(row["peak_memory_bytes"])]
             for row in counters
         ],
         err=True,

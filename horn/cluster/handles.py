@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from horn import backends, defaults, strategies, terminal
+from horn import backends, defaults, quantities, strategies
 from horn import settings as settings_
 from horn.cluster import fetching, packing
 from horn.cluster.client import ClusterClient
@@ -451,9 +451,9 @@ def _check_size(job: Job, n_bytes: int) -> None:
         return
     found = {f"{name} ({array.dtype})": array.nbytes for name, array in _arrays(job).items()}
     found["the weights"] = memory_bytes(job)["parameters"]
-    listed = ", ".join(f"{name} {terminal.size(n)}" for name, n in found.items())
+    listed = ", ".join(f"{name} {quantities.size(n)}" for name, n in found.items())
     raise JobError(
-        f"this job is {terminal.size(n_bytes)}, and at most {MAX_BYTES >> 20} MiB are sent: "
+        f"this job is {quantities.size(n_bytes)}, and at most {MAX_BYTES >> 20} MiB are sent: "
         f"{listed}. Give pictures as bytes: uint8, each worth 1/255, is a quarter of float32. Or "
         f"submit a file, file.py, whose job() reads what every worker has, as "
         f'horn.data.load("/data/x.npy,/data/y.npy")'

@@ -121,7 +121,7 @@ class FolderView:
                 raise Unreachable(self.coord.hosts, f"no answer about {self.folder}", timeout_s)
         self.coord.check()
         if self._is_closed_to_us:
-            raise self.coord._denied(self.folder, "list")
+            raise self.coord.denied(self.folder, "list")
 
     @property
     def is_ready(self) -> bool:
@@ -136,7 +136,7 @@ class FolderView:
         """The nodes that are there and may not be read, each with its error."""
         with self._lock:
             names = sorted(self._denied)
-        return {name: self.coord._denied(f"{self.folder}/{name}", "read") for name in names}
+        return {name: self.coord.denied(f"{self.folder}/{name}", "read") for name in names}
 
     def learn(self, name: str, node: Znode) -> None:
         """Take a node that the caller has just read, unless the view has a newer one."""

@@ -69,7 +69,7 @@ class Nodes(ABC):
         """The reply to one request; its reason is "" or something that the caller must judge."""
         reply = self._sent(request, [path], *args, deadline=deadline, **kwargs)[0]
         if reply.reason == "access":
-            self._deny(path)
+            raise self.denied(path)
         return reply
 
     def _sent(
@@ -96,18 +96,15 @@ class Nodes(ABC):
             self.check()
         return replies
 
-    def _denied(self, path: str, right: str = "") -> AccessDenied:
+    def denied(self, path: str, right: str = "") -> AccessDenied:
         """The error of a refused request. right : what was to be done with the node, a verb."""
         what = right and f"the right to {right} it is missing, since "
         hint = "give the cluster's, with --key FILE or HORN_KEY"
         return AccessDenied(self.hosts, path, f"{what}the key is another one, or missing; {hint}")
 
-    def _deny(self, path: str) -> NoReturn:
-        raise self._denied(path)
-
-    def _ask(self, request: str, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Reply:
+    def _query(self, request: str, path: str, *args: Any, timeout_s: float, **kwargs: Any) -> Reply:
         """The reply to an idempotent request, repeated over broken connections."""
-        return self._write(request, path, *args, timeout_s=timeout_s, **kwargs)[0]
+        return self._repeated(request, path, *args, timeout_s=timeout_s, **kwargs)[0]
 
     def _each(
         self, request: str, paths: Sequence[str], deadline: float, expected: Sequence[str]
@@ -123,7 +120,7 @@ class Nodes(ABC):
             replies = self._sent(request, paths, deadline=deadline)
         for path, reply in zip(paths, replies, strict=True):
             if reply.reason == "access":
-                self._deny(path)
+                raise self.denied(path)
             if reply.reason and reply.reason not in expected:
                 self._refuse(path, reply)
         return replies
@@ -147,21 +144,21 @@ class Nodes(ABC):
 
     def children(self, path: str, timeout_s: float = ANSWER_S) -> list[str]:
         """The names below ``path``, sorted; none if it is not there."""
-        reply = self._ask("get_children", path, timeout_s=timeout_s)
+        reply = self._query("get_children", path, timeout_s=timeout_s)
         if reply.reason not in ("", "missing"):
             self._refuse(path, reply)
         return sorted(reply.value or [])
 
     def sync(self, path: str, timeout_s: float = ANSWER_S) -> None:
         """Let this server catch up with its leader, so that later reads are no older than now."""
-        reply = self._ask("sync", path, timeout_s=timeout_s)
+        reply = self._query("sync", path, timeout_s=timeout_s)
         if reply.reason:
             self._refuse(path, reply)
 
     def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Znode:
         """Make a node; Conflict if the name is taken, NotFound if its folder is missing."""
         _check_size(path, data)
-        reply, repeated = self._write("create", path, data, ephemeral=ephemeral)
+        reply, repeated = self._repeated("create", path, data, ephemeral=ephemeral)
         if reply.reason == "missing":
             raise NotFound(f"{path}: its folder is not there")
         if reply.reason == "exists":
@@ -178,7 +175,7 @@ class Nodes(ABC):
     def set(self, path: str, data: bytes, version: int = -1) -> int:
         """Replace the data and return the zxid of the change; NotFound, Conflict on a version."""
         _check_size(path, data)
-        reply, repeated = self._write("set", path, data, version)
+        reply, repeated = self._repeated("set", path, data, version)
         if reply.reason == "missing":
             raise NotFound(f"{path} is not there")
         if reply.reason == "version":
@@ -192,14 +189,14 @@ class Nodes(ABC):
 
     def delete(self, path: str) -> bool:
         """Remove a node without children; False if it was not there."""
-        reply, repeated = self._write("delete", path)
+        reply, repeated = self._repeated("delete", path)
         if reply.reason == "children":
             raise Conflict(f"{path} is not empty")
         if reply.reason not in ("", "missing"):
             self._refuse(path, reply)
         return not reply.reason or repeated
 
-    def _write(
+    def _repeated(
         self, request: str, path: str, *args: Any, timeout_s: float = ANSWER_S, **kwargs: Any
     ) -> tuple[Reply, bool]:
         """The reply, and whether the request was repeated: it may be about its own effect."""
@@ -230,8 +227,8 @@ class Nodes(ABC):
         for path in paths:
             reason = refused[path].reason
             # Without the right to write above it, the reply hides whether it exists.
-            if reason == "access" and not self._ask("exists", path, timeout_s=ANSWER_S).value:
-                self._deny(path)
+            if reason == "access" and not self._query("exists", path, timeout_s=ANSWER_S).value:
+                raise self.denied(path)
             if reason not in ("", "exists", "access"):
                 self._refuse(path, refused[path])
 
@@ -245,7 +242,7 @@ class Nodes(ABC):
         while True:
             reply = self._sent("commit", [steps[0].path], steps, deadline=deadline)[0]
             if reply.reason == "access":
-                self._deny(steps[reply.step].path)
+                raise self.denied(steps[reply.step].path)
             if reply.reason == "broken":
                 self.wait_connected(deadline - time.monotonic())
                 if landed is None:

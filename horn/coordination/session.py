@@ -95,7 +95,7 @@ class Session(Nodes):
 
     def _check_chroot(self, folder: str, timeout_s: float) -> None:
         self.sync("/", timeout_s)  # this server may not have heard of it yet
-        if not self._ask("exists", "/", timeout_s=timeout_s).value:
+        if not self._query("exists", "/", timeout_s=timeout_s).value:
             raise JobError(
                 f"ZooKeeper at {self.hosts} has no folder {folder}: make it, with  create "
                 f"{folder}  in zkCli.sh, or leave it out of --zk and HORN_ZK"
@@ -113,7 +113,7 @@ class Session(Nodes):
 
     def _acl_of(self, path: str, timeout_s: float) -> Any:
         """The ACL of a node, None without the node."""
-        reply = self._ask("get_acls", path, timeout_s=timeout_s)
+        reply = self._query("get_acls", path, timeout_s=timeout_s)
         return None if reply.reason else reply.value[0]
 
     def _refuse_open(self, path: str) -> NoReturn:

@@ -28,6 +28,7 @@ from horn.planner.cost_model import Costs, Superstep
 from horn.planner.machine import Machine
 from horn.planner.search import Search
 from horn.program import Frame, Loop, Program, letter_axes
+from horn.quantities import duration, size
 from horn.topology import Topology, largest_share
 
 DIVIDED = ("o", "i", "m", "c")  # the letters of frames along which tasks divide synapses
@@ -496,22 +497,6 @@ def _each(of_tasks: tuple[int, ...]) -> str:
         return " + ".join(f"{n:,}" for n in of_tasks)
     low, high = min(of_tasks), max(of_tasks)
     return f"{len(of_tasks)} x {low:,}" + (f"-{high:,}" if high > low else "")
-
-
-def size(n_bytes: float) -> str:
-    """A size in words: 512 B, 30.5 kB, 2.3 MB."""
-    for unit in ("B", "kB", "MB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} GB"
-
-
-def duration(seconds: float) -> str:
-    """A duration in words: 12 us, 3.4 ms, 1.2 s."""
-    if seconds < 1e-3:
-        return f"{1e6 * seconds:.0f} us"
-    return f"{1e3 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def in_columns(columns: list[str], rows: list[list[str]]) -> str:

@@ -72,7 +72,8 @@ class PartitionCache:
         self.program = program  # its statements keep their ids
         self.frames: dict[Frame, int] = {}  # numbered
         learned = homes(program.network, Placement()).keys()
-        self.asked = {  # of each statement: its frame, what it touches, the learned arrays of these
+        # Of each statement: its frame, what it touches, the learned arrays of these.
+        self.touched = {
             id(s): (
                 self.frames.setdefault(s.frame, len(self.frames)),
                 names := _touched(s),
@@ -82,19 +83,19 @@ class PartitionCache:
             for s in program.statements
             if isinstance(s, (Loop, Matmul, Update))
         }  # fmt: skip
-        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.states: dict[tuple[tuple[Form, str], ...], int] = {}
+        self.partitioned: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.numbers: dict[tuple[tuple[Form, str], ...], int] = {}
         self.forms: list[Forms] = []  # by their number
         self.has_states = bool(program.network.synapse_states)
         self.homes: dict[tuple[Any, ...], dict[str, tuple[str, ...]]] = {}
         self.ends: dict[int, Ends] = {}
 
-    def state(self, forms: Forms) -> int:
+    def number_of(self, forms: Forms) -> int:
         key = tuple(forms.items())
-        if key not in self.states:
-            self.states[key] = len(self.forms)
+        if key not in self.numbers:
+            self.numbers[key] = len(self.forms)
             self.forms.append(dict(forms))
-        return self.states[key]
+        return self.numbers[key]
 
 
 def _touched(s: Statement) -> tuple[str, ...]:
@@ -114,17 +115,17 @@ class CachingPartition(Partition):
     """A partition that looks up each statement in the cache before it computes it."""
 
     def __init__(
-        self, program: Program, placement: Placement, results: Iterable[str], memory: PartitionCache
+        self, program: Program, placement: Placement, results: Iterable[str], cache: PartitionCache
     ) -> None:
-        self.memory = memory
+        self.cache = cache
         super().__init__(program, placement, results)
-        self.states: dict[str, int] = {}  # content -> the number of its forms
-        self.splits = [self.placement.at(frame).split for frame in memory.frames]
+        self.numbers: dict[str, int] = {}  # content -> the number of its forms
+        self.splits = [self.placement.at(frame).split for frame in cache.frames]
 
     def homes(self) -> dict[str, tuple[str, ...]]:
-        if self.memory.has_states:
+        if self.cache.has_states:
             return super().homes()
-        known, found = self.memory.homes, dict[str, tuple[str, ...]]()
+        known, found = self.cache.homes, dict[str, tuple[str, ...]]()
         links, layers = self.placement.links, self.placement.layers
         for layer in self.network.layers[1:]:
             index = layer.index
@@ -137,7 +138,7 @@ class CachingPartition(Partition):
 
     def in_order(self, s: Statement) -> None:
         if isinstance(s, (Loop, Matmul, Update)):  # of no sequence: nothing is heard late
-            self.again(s)
+            self.cached(s)
         else:
             self.rewritten(s)
 
@@ -145,48 +146,49 @@ class CachingPartition(Partition):
         names = {*_touched(s), *(f"{name}.each" for name in _touched(s))}
         if isinstance(s, Convolve):
             names.add(each_of(self.network, s.b, s.frame))
-        self.recall(names)
+        self.restore_forms(names)
         super().rewritten(s)
         for name in names & self.task.forms.keys():
-            self.states[name] = self.memory.state(self.task.forms[name])
+            self.numbers[name] = self.cache.number_of(self.task.forms[name])
 
-    def again(self, s: Loop | Matmul | Update) -> None:
-        memory, task = self.memory, self.task
-        frame, names, learned = memory.asked[id(s)]
+    def cached(self, s: Loop | Matmul | Update) -> None:
+        """Add what a statement becomes, from the cache if that has it."""
+        cache, task = self.cache, self.task
+        frame, names, learned = cache.touched[id(s)]
         key = (
             id(s),
             self.splits[frame],
-            *map(self.states.get, names),
+            *map(self.numbers.get, names),
             *map(task.homes.__getitem__, learned),
         )
-        found = memory.known.get(key)
+        found = cache.partitioned.get(key)
         if found is None:
-            found = memory.known[key] = self.met(s, names)
+            found = cache.partitioned[key] = self.apart(s, names)
         statements, prologue, buffers, after = found
         task.statements.extend(statements)
         task.prologue.extend(prologue)
         task.buffers.update(buffers)
-        self.states.update(after)
+        self.numbers.update(after)
 
-    def recall(self, names: Iterable[str]) -> None:
-        """Write the forms of some contents to the task, which ``again`` only numbers."""
+    def restore_forms(self, names: Iterable[str]) -> None:
+        """Write the forms of some contents to the task, which ``cached`` only numbers."""
         for name in names:
-            if name in self.states:
-                self.task.forms[name] = dict(self.memory.forms[self.states[name]])
+            if name in self.numbers:
+                self.task.forms[name] = dict(self.cache.forms[self.numbers[name]])
 
     def result_of(self, name: str) -> str:
-        self.recall([name])
+        self.restore_forms([name])
         return super().result_of(name)
 
-    def met(self, s: Loop | Matmul | Update, names: tuple[str, ...]) -> tuple[Any, ...]:
+    def apart(self, s: Loop | Matmul | Update, names: tuple[str, ...]) -> tuple[Any, ...]:
         """Partition a statement apart from the others, for the cache."""
-        self.recall(names)
+        self.restore_forms(names)
         task, buffers = self.task, TrackedBuffers(self.task.buffers)
         kept, task.prologue, task.buffers = (task.prologue, task.buffers), [], buffers
         try:
             with task.apart() as statements:
                 super().rewritten(s)
-            after = {n: self.memory.state(task.forms[n]) for n in names if n in task.forms}
+            after = {n: self.cache.number_of(task.forms[n]) for n in names if n in task.forms}
             return tuple(statements), tuple(task.prologue), buffers.noted(), after
         finally:
             task.prologue, task.buffers = kept
@@ -248,28 +250,28 @@ class Search:
         }
         self.layers = [layer.index for layer in self.network.layers if layer.index in worked]
         self.options: list[tuple[str, ...]] = [
-            (fixed[link],) if link in fixed else self.of_link(*link) for link in self.links
-        ] + [self.of_layer(layer) for layer in self.layers]
+            (fixed[link],) if link in fixed else self.link_options(*link) for link in self.links
+        ] + [self.layer_options(layer) for layer in self.layers]
         self.divided = {layer for (layer, _), where in fixed.items() if where != "replicated"}
-        self.known: dict[Choice, float | CompileError] = {}
+        self.costed: dict[Choice, float | CompileError] = {}
         # What has been tried, in order: seconds that it takes at least. Most of them are not
         # followed: what tasks compute and pack is more than the best takes with waiting.
-        self.least: dict[Choice, float] = {}
-        self.memory = PartitionCache(program)
+        self.least_s: dict[Choice, float] = {}
+        self.cache = PartitionCache(program)
         # What a loop along windows takes depends on the statements around it.
         self.is_bounded = not any(isinstance(s, (Convolve, Expand)) for s in program.statements)
 
-    def of_link(self, layer: int, position: int) -> tuple[str, ...]:
+    def link_options(self, layer: int, position: int) -> tuple[str, ...]:
         of = self.network.layers[layer]
         has = has_channels(of.links[position]) and layer in self.layers
         hears = of.links[position].mixes_channels
         return (*LINK_SPLITS, *([CHANNELS] if has else []), *([INPUT_CHANNELS] if hears else []))
 
-    def of_layer(self, layer: int) -> tuple[str, ...]:
+    def layer_options(self, layer: int) -> tuple[str, ...]:
         """The splits of a layer: by channels, too, if a link or convolution of it has them."""
         of = self.network.layers
         has = any(
-            CHANNELS in self.of_link(x, k)
+            CHANNELS in self.link_options(x, k)
             if x == layer
             else of[x].links[k].source.index == layer and of[x].links[k].mixes_channels
             for x, k in self.links
@@ -290,14 +292,14 @@ class Search:
             return found, partition(self.program, found, [] if loss is None else [loss])
         while True:
             is_small = math.prod(map(len, self.options)) <= MAX_ALL
-            best = self.all() if is_small else self.descent()
+            best = self.best_of_all() if is_small else self.best_by_descent()
             if best is None:
-                tried = (self.known.get(choice) for choice in self.least)
+                tried = (self.costed.get(choice) for choice in self.least_s)
                 raise next(e for e in tried if isinstance(e, CompileError))
             error = self.refused(best)
             if error is None:
                 return self.placement(best), self.program_of(best)
-            self.known[best] = error
+            self.costed[best] = error
 
     def refused(self, choice: Choice) -> CompileError | None:
         """The reason why the network cannot predict with this placement, or None."""
@@ -310,14 +312,14 @@ class Search:
                 return error
         return None
 
-    def all(self) -> Choice | None:
+    def best_of_all(self) -> Choice | None:
         best: Choice | None = None
         for choice in itertools.product(*self.options):
             if self.is_below(choice, math.inf if best is None else GAIN * self.seconds(best)):
                 best = choice
         return best
 
-    def descent(self) -> Choice | None:
+    def best_by_descent(self) -> Choice | None:
         """Descend from the best starts, by single changes, then by pairs; the best placement."""
         starts: list[Choice] = []  # the cheapest, of equals the first
         for start in dict.fromkeys(self.starts()):
@@ -325,12 +327,12 @@ class Search:
                 starts = sorted([*starts, start], key=self.seconds)[:N_STARTS]
         best: Choice | None = None
         for start in starts:
-            end = self.down(start, [[at] for at in range(len(self.options))])
+            end = self.descend(start, [[at] for at in range(len(self.options))])
             if self.seconds(end) == float("inf"):
                 continue
             if best is None or self.seconds(end) < GAIN * self.seconds(best):
                 best = end
-        return best if best is None else self.down(best, self.pairs())
+        return best if best is None else self.descend(best, self.pairs())
 
     def starts(self) -> Iterator[Choice]:
         n, m = len(self.links), len(self.layers)
@@ -363,7 +365,7 @@ class Search:
             if end in self.layers
         ]
 
-    def down(self, choice: Choice, changes: list[list[int]]) -> Choice:
+    def descend(self, choice: Choice, changes: list[list[int]]) -> Choice:
         """Descend from a choice while changes help, each of one position or several at once."""
         last = None
         while last != choice:
@@ -381,49 +383,49 @@ class Search:
 
     def may_try(self, choice: Choice) -> bool:
         """Whether it was tried, or the limit of trials allows it."""
-        return choice in self.least or (
-            len(self.least) * len(self.program.statements) < MAX_STATEMENTS
+        return choice in self.least_s or (
+            len(self.least_s) * len(self.program.statements) < MAX_STATEMENTS
         )
 
     def seconds(self, choice: Choice) -> float:
         self.is_below(choice, math.inf)
-        found = self.known[choice]
+        found = self.costed[choice]
         return math.inf if isinstance(found, CompileError) else found
 
     def is_below(self, choice: Choice, limit: float) -> bool:
         """Whether a placement takes less than so many seconds. Most that take more are neither
         scheduled nor followed.
         """
-        if choice not in self.known and self.least.get(choice, 0.0) < limit:
-            self.least.setdefault(choice, 0.0)
+        if choice not in self.costed and self.least_s.get(choice, 0.0) < limit:
+            self.least_s.setdefault(choice, 0.0)
             try:
                 self.follow(choice, limit)
             except CompileError as error:
-                self.known[choice] = error
-        found = self.known.get(choice, math.inf)
+                self.costed[choice] = error
+        found = self.costed.get(choice, math.inf)
         return not isinstance(found, CompileError) and found < limit
 
     def follow(self, choice: Choice, limit: float) -> None:
         """Cost a placement, until it takes as long as the limit. Raises CompileError."""
         program = self.partitioned(choice)
         if self.is_bounded:
-            self.least[choice] = self.costs.least_s(program, limit)
-            if self.least[choice] >= limit:
+            self.least_s[choice] = self.costs.least_s(program, limit)
+            if self.least_s[choice] >= limit:
                 return
-        program = scheduled(program, self.memory.ends)
+        program = scheduled(program, self.cache.ends)
         if self.is_bounded:
-            self.least[choice] += self.costs.further_s(program)
-            if self.least[choice] >= limit:
+            self.least_s[choice] += self.costs.further_s(program)
+            if self.least_s[choice] >= limit:
                 return
-        self.known[choice] = self.costs.seconds(program)
+        self.costed[choice] = self.costs.seconds(program)
 
     def program_of(self, choice: Choice) -> Program:
         """The program of every task. Raises CompileError."""
-        return scheduled(self.partitioned(choice), self.memory.ends)
+        return scheduled(self.partitioned(choice), self.cache.ends)
 
     def partitioned(self, choice: Choice) -> Program:
         results = [] if self.program.loss is None else [self.program.loss]
-        return CachingPartition(self.program, self.placement(choice), results, self.memory).run()
+        return CachingPartition(self.program, self.placement(choice), results, self.cache).run()
 
     def placement(self, choice: Choice) -> Placement:
         n = len(self.links)

@@ -297,7 +297,7 @@ def candidates(described: horn.Job, n: int) -> list[tuple[Placement, float, floa
     search = plan.search(described, N_TASKS)
     chosen, _ = search.run()
     tried = sorted(
-        (choice for choice in search.known if search.seconds(choice) < float("inf")),
+        (choice for choice in search.costed if search.seconds(choice) < float("inf")),
         key=search.seconds,
     )
     good = [c for c in tried if search.placement(c) != chosen]

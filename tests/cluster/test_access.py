@@ -82,7 +82,7 @@ ACTS: dict[str, Callable[[Session, str], object]] = {
     "add for a session": lambda coord, path: coord.create(f"{path}/evil", ephemeral=True),
     "delete": lambda coord, path: coord.delete(path),
     "let oneself in": lambda coord, path: let_in(coord, path),
-    "see who may": lambda coord, path: coord._ask("get_acls", path, timeout_s=20.0),
+    "see who may": lambda coord, path: coord._query("get_acls", path, timeout_s=20.0),
 }
 
 
@@ -123,7 +123,7 @@ def test_a_watch_tells_nothing_of_others(tree: Tree):
     for request in ("get", "get_children"):
         for path in tree.forbidden():
             with pytest.raises(errors.AccessDenied):
-                tree.task._ask(request, path, timeout_s=20.0, watch=told.append)
+                tree.task._query(request, path, timeout_s=20.0, watch=told.append)
     tree.cluster.set(tree.at.state(THEIRS), JobState.RUNNING.value.encode())
     tree.cluster.sync(tree.at.root)
     tree.task.sync(tree.at.groups(OURS))

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn import terminal
+from horn import quantities
 from horn.cluster import handles, package, packing
 from horn.cluster.package import (
     CHUNK_BYTES,
@@ -342,7 +342,7 @@ def test_a_job_with_too_much_in_memory_names_its_arrays(monkeypatch, most, total
     said = str(told.value)
     assert re.match(f"this job is {total}, and at most 0 MiB are sent: ", said)
     for name, array in (("x of data", job.data.x), ("y of test", job.test.y)):
-        assert f"{name} ({array.dtype}) {terminal.size(array.nbytes)}, " in said
+        assert f"{name} ({array.dtype}) {quantities.size(array.nbytes)}, " in said
     assert "the weights 4.0 kB. Give pictures as bytes: uint8" in said and ".hornignore" not in said
 
 

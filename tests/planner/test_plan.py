@@ -97,7 +97,7 @@ def test_descent_finds_nearly_the_best_of_all(sizes, n_tasks, batch, assumed):
         machine = Assumption.parse(assumed).machine(HERE, n_tasks, "shm")
     described = job(chain(*sizes), batch)
     search = plan.search(described, n_tasks, machine=machine)
-    end = search.descent()
+    end = search.best_by_descent()
     best = min(search.seconds(choice) for choice in itertools.product(*search.options))
     assert search.seconds(end) <= 1.03 * best
 
@@ -112,7 +112,7 @@ def test_few_placements_are_tried_for_a_deep_network():
     """At a millisecond or two each: well below half a second."""
     search = plan.search(job(chain(784, 500, 400, 300, 200, 100, 10)), 2, machine=HERE)
     search.run()
-    assert len(search.least) < 250
+    assert len(search.least_s) < 250
 
 
 def test_a_very_deep_network_gets_the_best_of_those_that_there_is_time_for(monkeypatch):
@@ -122,8 +122,8 @@ def test_a_very_deep_network_gets_the_best_of_those_that_there_is_time_for(monke
     starts = set(search.starts())
     most = len(starts) + 4000 // len(search.program.statements)
     found, _ = search.run()
-    assert len(starts) < len(search.least) < most
-    best = next(choice for choice in search.known if search.placement(choice) == found)
+    assert len(starts) < len(search.least_s) < most
+    best = next(choice for choice in search.costed if search.placement(choice) == found)
     assert search.seconds(best) <= min(map(search.seconds, starts))
 
 
@@ -136,16 +136,16 @@ def test_placements_that_are_not_followed_would_not_have_been_taken(name, n_task
     search, whole = (plan.search(job(net), n_tasks, machine=machine) for _ in range(2))
     whole.is_bounded = False
     assert search.run() == whole.run()
-    assert list(search.least) == list(whole.least) == list(whole.known)
-    assert all(least <= whole.seconds(choice) for choice, least in search.least.items())
-    assert set(search.known) <= set(whole.known)
+    assert list(search.least_s) == list(whole.least_s) == list(whole.costed)
+    assert all(least <= whole.seconds(choice) for choice, least in search.least_s.items())
+    assert set(search.costed) <= set(whole.costed)
 
 
 def test_few_placements_of_a_small_network_are_followed():
     """Every run on several tasks searches: it took longer than the training of a small network."""
     search = plan.search(job(chain(4, 8, 3)), 2, machine=HERE)
     search.run()
-    assert len(search.least) == 81 and len(search.known) < 16
+    assert len(search.least_s) == 81 and len(search.costed) < 16
 
 
 def test_a_placement_that_cannot_predict_is_passed_over(monkeypatch):
