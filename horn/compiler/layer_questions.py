@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horn import ir
 from horn.compiler.storage import Storage
-from horn.ir import ZERO, Node, Op, const, load, make, mul, select
+from horn.ir import ZERO, Node, Op, const, make, mul, select
 from horn.layers import Layer
 from horn.program import BatchSum, ChannelSum, Frame, Output, Rank
 
@@ -55,27 +55,24 @@ class LayerQuestions:
         for letter in "bo":
             if letter not in inside.axes:
                 inside = mul(inside, self.ones(frame, letter))
-        key = (frame, "batch sum", inside)
-        if key not in self.storage.stored:
-            kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
-            axes = self.storage.axes_of(frame, "bo")
-            out = self.storage.buffer(self.storage.fresh(f"{layer.name}.batch_sum"), axes)
-            self.storage.emit(BatchSum(frame, out, kept.value))
-            self.storage.stored[key] = load(out, "bo")
-        return self.storage.stored[key]
+        kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked").value
+
+        def fill(name: str) -> None:
+            self.storage.emit(BatchSum(frame, name, kept))
+
+        key, stem = (frame, "batch sum", inside), f"{layer.name}.batch_sum"
+        return self.storage.once(key, frame, "bo", stem, fill)
 
     def ones(self, frame: Frame, letter: str) -> Node:
         """A one for each row, or neuron."""
         if letter == "o":
             return self.storage.ones(frame, "o")
-        key = (frame, "ones of rows", const(1.0))
-        if key not in self.storage.stored:
-            name = self.storage.buffer(
-                self.storage.fresh("ones"), self.storage.axes_of(frame, "bo")
-            )
+
+        def fill(name: str) -> None:
             self.storage.loop(frame, [Output(name, const(1.0))])
-            self.storage.stored[key] = load(name, "bo")
-        return self.storage.stored[key]
+
+        key = (frame, "ones of rows", const(1.0))
+        return self.storage.once(key, frame, "bo", "ones", fill)
 
     def samples(self, layer: Layer, is_share: bool) -> Node:
         """The number of samples in the batch; in sequences, of those that have the step. is_share :
@@ -89,14 +86,13 @@ class LayerQuestions:
 
     def rank(self, inside: Node, layer: Layer) -> Node:
         """The rank of each neuron in its layer, the largest first."""
-        frame, axes = Frame(layer.index), ("b", f"n{layer.index}")
+        frame = Frame(layer.index)
         kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked")
-        key = (frame, "rank", kept)
-        if key not in self.storage.stored:
-            out = self.storage.buffer(self.storage.fresh(f"{layer.name}.rank"), axes)
-            self.storage.emit(Rank(frame, out, kept.value))
-            self.storage.stored[key] = load(out, "bo")
-        return self.storage.stored[key]
+
+        def fill(name: str) -> None:
+            self.storage.emit(Rank(frame, name, kept.value))
+
+        return self.storage.once((frame, "rank", kept), frame, "bo", f"{layer.name}.rank", fill)
 
     def channel_sum(self, inside: Node, layer: Layer) -> Node:
         """The sum over all positions of each neuron's channel."""
@@ -104,13 +100,12 @@ class LayerQuestions:
         if "o" not in inside.axes:
             inside = mul(inside, self.storage.ones(frame, "o"))
         kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
-        key = (frame, "channel sum", kept)
-        if key not in self.storage.stored:
-            stem = self.storage.fresh(f"{layer.name}.channel_sum")
-            out = self.storage.buffer(stem, self.storage.axes_of(frame, kept.axes))
-            self.storage.emit(ChannelSum(frame, out, kept.value))
-            self.storage.stored[key] = load(out, kept.axes)
-        return self.storage.stored[key]
+
+        def fill(name: str) -> None:
+            self.storage.emit(ChannelSum(frame, name, kept.value))
+
+        key, stem = (frame, "channel sum", kept), f"{layer.name}.channel_sum"
+        return self.storage.once(key, frame, kept.axes, stem, fill)
 
     def index(self, layer: Layer, letter: str, first: int = 0) -> Node:
         """The neurons' numbers, from ``first`` on."""

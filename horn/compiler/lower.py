@@ -238,8 +238,7 @@ class Builder:
         """Make buffers for the SynapseStates that each sample carries from step to step, and their
         beginnings. Without gradients they have one step, which is overwritten.
         """
-        layer, storage, emitted = code.layer, self.storage, self.storage.statements
-        storage.begin("first")
+        layer, storage = code.layer, self.storage
         for name in code.forward.traces:
             for position in positions(layer):
                 array, frame = layer.incoming(name, position), Frame(layer.index, position)
@@ -253,9 +252,9 @@ class Builder:
                 begins = make(Op.GT, Scalar("begins"), ZERO)
                 value = select(begins, load(array, letters), before)
                 told = storage.told(frame, "b" + letters)
-                storage.loop(frame, [Output(start, value, letters=told)])
+                with storage.at("first"):
+                    storage.loop(frame, [Output(start, value, letters=told)])
                 self.messages.traces[array] = StepTrace(frame, letters, before, now)
-        storage.statements = emitted
 
     def assign_traces(self, code: LayerCode) -> None:
         """Assign the SynapseStates of a step, after all reads of their old values."""
@@ -319,17 +318,15 @@ class Builder:
         """Set the initial States of a layer: in a sequence that continues, those of its last
         piece.
         """
-        layer, emitted = code.layer, self.storage.statements
-        self.storage.begin("first")
-        axis = f"n{layer.index}"
+        layer, axis = code.layer, f"n{code.layer.index}"
         for name in code.forward.states:
             full = f"{layer.name}.{name}"
             self.storage.persistent(full, (axis,), "state")
             before = self.storage.late(f"{full}.now", ("b", axis), 1)
             begins = make(Op.GT, Scalar("begins"), ZERO)
             value = select(begins, load(full, "o"), load(before, "bo"))
-            self.storage.loop(Frame(layer.index), [Output(before, value)])
-        self.storage.statements = emitted
+            with self.storage.at("first"):
+                self.storage.loop(Frame(layer.index), [Output(before, value)])
 
     def judge(
         self, is_judged: bool, aggregates: Sequence[Aggregate]

@@ -167,15 +167,12 @@ class Losses:
         return Judged(loss, adjoint, is_whole="o" not in formula.axes)
 
     def _weight(self) -> Node:
-        if WEIGHT not in self.storage.buffers:
-            weight = self.storage.buffer(WEIGHT, ("b",), full=True)
-            self.storage.emit(Target(weight, "weight", self.weighs == "step"))
-        return load(WEIGHT, "b")
+        target = Target(WEIGHT, "weight", self.weighs == "step")
+        return load(self.storage.filled(WEIGHT, ("b",), target, full=True), "b")
 
     def at_last(self) -> Node:
         """Whether a step is the last one of the sample, in sequences that end early."""
-        if LAST not in self.storage.buffers:
-            self.storage.emit(Target(self.storage.buffer(LAST, ("b",), full=True), LAST, True))
+        self.storage.filled(LAST, ("b",), Target(LAST, LAST, True), full=True)
         return make(Op.NE, load(LAST, "b"), ZERO)
 
     @property
@@ -206,11 +203,9 @@ class Losses:
 
     def summed(self, name: str, frame: Frame, part: Node) -> str:
         """Write each sample's sum over its steps."""
-        emitted = self.storage.statements
         self.storage.buffer(name, ("b",))
-        self.storage.begin("first")
-        self.storage.loop(frame, [Output(name, ZERO)])
-        self.storage.statements = emitted
+        with self.storage.at("first"):
+            self.storage.loop(frame, [Output(name, ZERO)])
         self.storage.loop(frame, [Output(name, load(name, "b") + part)])
         return name
 

@@ -47,8 +47,6 @@ from horn.program import (
     writes,
 )
 
-PHASES = ("first", "forward", "judge", "backward", "last")
-
 
 @dataclass
 class Body:

@@ -6,12 +6,11 @@ loop are computed before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 from horn import ir
-from horn.compiler.steps import PHASES
 from horn.ir import Node, Op, Scalar, const, load, mul
 from horn.ir.contraction import contract, monomials, paired, taken_out
 from horn.layers import Link
@@ -45,6 +44,8 @@ COSTLY = (
     Op.EXP, Op.LOG, Op.SQRT, Op.TANH, Op.SIN, Op.COS, Op.LOG1P, Op.EXPM1, Op.SIGMOID, Op.SOFTPLUS,
     Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
 )  # fmt: skip
+# The phases of a sequence's program, in the order in which steps.py arranges them.
+PHASES = ("first", "forward", "judge", "backward", "last")
 
 
 class Storage:
@@ -124,10 +125,16 @@ class Storage:
     def reversed(self, name: str, axes: tuple[str, ...], layer: int) -> str:
         """A buffer of a layer's neurons, each sequence from its last step to its first."""
         view = f"{name}.reversed"
-        if view not in self.buffers:
-            self.buffer(view, axes)
-            self.emit(Reverse(Frame(layer), view, name))
-        return view
+        return self.filled(view, axes, Reverse(Frame(layer), view, name))
+
+    def filled(
+        self, name: str, axes: tuple[str, ...], statement: Statement, full: bool = False
+    ) -> str:
+        """The buffer that a statement fills, which is emitted where it is first asked for."""
+        if name not in self.buffers:
+            self.buffer(name, axes, full=full)
+            self.emit(statement)
+        return name
 
     def emit(self, statement: Statement) -> None:
         self.statements.append(statement)
@@ -137,13 +144,21 @@ class Storage:
         self.statements = self.phases[phase]
 
     @contextmanager
-    def aside(self, phase: str) -> Iterator[None]:
-        """Emit into a phase for a while; values stored meanwhile are of one step, for it alone."""
-        kept = self.statements, self.stored, self.parts, self.values
-        self.stored, self.parts, self.values = dict(kept[1]), set(kept[2]), dict(kept[3])
+    def at(self, phase: str) -> Iterator[None]:
+        """Emit into a phase for a while."""
+        emitted = self.statements
         self.begin(phase)
         yield
-        self.statements, self.stored, self.parts, self.values = kept
+        self.statements = emitted
+
+    @contextmanager
+    def aside(self, phase: str) -> Iterator[None]:
+        """Emit into a phase for a while; values stored meanwhile are of one step, for it alone."""
+        kept = stored, parts, values = self.stored, self.parts, self.values
+        self.stored, self.parts, self.values = dict(stored), set(parts), dict(values)
+        with self.at(phase):
+            yield
+        self.stored, self.parts, self.values = kept
 
     def learned(self, name: str, axes: tuple[str, ...], letters: str) -> Node:
         """A learned array, slot, state or constant as the program computes with it: its live part
@@ -155,10 +170,7 @@ class Storage:
         if not any(axis == f"n{k}" for k in self.compact for axis in axes):
             return node
         name = f"{node.value}@live"
-        if name not in self.buffers:
-            self.buffer(name, axes)
-            self.emit(Take(name, node.value))
-        return load(name, node.axes)
+        return load(self.filled(name, axes, Take(name, node.value)), node.axes)
 
     def expanded(self, name: str, frame: Frame, role: str) -> Node:
         """A learned array that synapses or neurons share, or a slot of it, expanded to each of
@@ -167,21 +179,17 @@ class Storage:
         shared, letters = replace(frame, shared=True), "o" if frame.link is None else "oi"
         self.persistent(name, self.axes_of(shared, "o"), role)
         each = each_of(self.network, name, frame)
-        if each not in self.buffers:
-            self.buffer(each, self.axes_of(frame, letters))
-            self.emit(Expand(frame, each, name))
+        self.filled(each, self.axes_of(frame, letters), Expand(frame, each, name))
         return load(each, letters)
 
     def turned(self, name: str, frame: Frame, transposed: bool, role: str) -> Node:
         """The weights of another dense link, or a slot of them, for the synapses of one that is
         tied to it.
         """
-        each = each_of(self.network, name, frame)
-        if each not in self.buffers:
-            self.buffer(each, self.axes_of(frame, "oi"))
-            turn = Turn(frame, each, name, transposed)
-            self.persistent(name, turned_axes(self.network, turn, self.buffers[each].axes), role)
-            self.emit(turn)
+        each, axes = each_of(self.network, name, frame), self.axes_of(frame, "oi")
+        turn = Turn(frame, each, name, transposed)
+        self.filled(each, axes, turn)
+        self.persistent(name, turned_axes(self.network, turn, axes), role)
         return load(each, "oi")
 
     def turned_back(self, node: Node, frame: Frame, transposed: bool, stem: str) -> Node:
@@ -212,10 +220,24 @@ class Storage:
         """Store a node's value in a buffer of its own; returns a load of it."""
         if node.op is Op.LOAD and node.axes == letters:
             return node
-        key = (frame, letters, node)
+
+        def fill(name: str) -> None:
+            self.loop(frame, [Output(name, node, letters=self.told(frame, letters))])
+
+        return self.once((frame, letters, node), frame, letters, stem, fill)
+
+    def once(
+        self,
+        key: tuple[Frame, str, Node],
+        frame: Frame,
+        letters: str,
+        stem: str,
+        fill: Callable[[str], None],
+    ) -> Node:
+        """The value of a key, a load; ``fill`` writes it to its buffer the first time."""
         if key not in self.stored:
             name = self.buffer(self.fresh(stem), self.axes_of(frame, letters))
-            self.loop(frame, [Output(name, node, letters=self.told(frame, letters))])
+            fill(name)
             self.stored[key] = load(name, letters)
         return self.stored[key]
 
@@ -398,22 +420,21 @@ class Storage:
             given = self.store(here[moving], frame, moving, "factor").value
             stored = [given, each[here["oi"].value]]
         key = (frame, f"convolve {axis} {' '.join(stored)}", const(0.0))
-        if key not in self.stored:
-            out = {"i": frame, "o": frame, "b": replace(frame, shared=True)}[axis]
-            letters = {"i": "bo", "o": "bi", "b": "o"}[axis]
-            name = self.buffer(self.fresh(stem), self.axes_of(out, letters))
+        out = {"i": frame, "o": frame, "b": replace(frame, shared=True)}[axis]
+        letters = {"i": "bo", "o": "bi", "b": "o"}[axis]
+
+        def fill(name: str) -> None:
             self.emit(Convolve(frame, name, stored[0], stored[1], axis))
-            self.stored[key] = load(name, letters)
-        return self.stored[key]
+
+        return self.once(key, out, letters, stem, fill)
 
     def all_ones(self, frame: Frame) -> Node:
         """A one for each sample and sender of a link."""
-        key = (frame, "ones", const(1.0))
-        if key not in self.stored:
-            name = self.buffer(self.fresh("ones"), self.axes_of(frame, "bi"))
+
+        def fill(name: str) -> None:
             self.loop(frame, [Output(name, const(1.0))])
-            self.stored[key] = load(name, "bi")
-        return self.stored[key]
+
+        return self.once((frame, "ones", const(1.0)), frame, "bi", "ones", fill)
 
     def drop_unread(self) -> None:
         """Drop expanded arrays that nobody reads."""
@@ -450,12 +471,11 @@ class Storage:
             if inside is not node and inside.axes == node.axes:
                 return mul(outside, self.reduction_loop(inside, axis, monoid, frame, stem))
         rest = node.axes.replace(axis, "")
-        key = (frame, f"{monoid} {axis}", node)
-        if key not in self.stored:
-            name = self.buffer(self.fresh(stem), self.axes_of(frame, rest))
+
+        def fill(name: str) -> None:
             self.loop(frame, [Output(name, node, axis, monoid, self.told(frame, rest))])
-            self.stored[key] = load(name, rest)
-        return self.stored[key]
+
+        return self.once((frame, f"{monoid} {axis}", node), frame, rest, stem, fill)
 
     def resolve(self, root: Node, frame: Frame, stem: str) -> Node:
         """Emit the matrix products and reductions of an expression; it is returned with loads."""
@@ -471,13 +491,12 @@ class Storage:
         return ir.replace(root, find)
 
     def matmul(self, node: Node, frame: Frame, stem: str) -> Node:
-        key = (frame, "matmul", node)
-        if key not in self.stored:
-            a, b = (self.store(x, frame, x.axes, "factor") for x in node.args)
-            name = self.buffer(self.fresh(stem), self.axes_of(frame, node.axes))
+        a, b = (self.store(x, frame, x.axes, "factor") for x in node.args)
+
+        def fill(name: str) -> None:
             self.emit(Matmul(frame, name, node.axes, a.value, a.axes, b.value, b.axes, node.value))
-            self.stored[key] = load(name, node.axes)
-        return self.stored[key]
+
+        return self.once((frame, "matmul", node), frame, node.axes, stem, fill)
 
 
 # The letters of the factors in products over windows that are summed over an axis.

@@ -93,10 +93,8 @@ class Updates:
             frame, letters = Frame(layer.index, position), "bo" if position is None else "boi"
             axes, told = self.storage.axes_of(frame, letters), self.storage.told(frame, letters)
             pushed = self.storage.buffer(self.storage.fresh(f"{array}.pushed"), axes, "carried")
-            emitted = self.storage.statements
-            self.storage.begin("first")
-            self.storage.loop(frame, [Output(pushed, ZERO, letters=told)])
-            self.storage.statements = emitted
+            with self.storage.at("first"):
+                self.storage.loop(frame, [Output(pushed, ZERO, letters=told)])
             value = load(pushed, letters) + node
             self.storage.loop(frame, [Output(pushed, value, letters=told)])
             self.gathered[layer.index, position, name] = load(pushed, letters)
