@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from horn import ir, math, random
-from horn._kernels.reference import halfway
 from horn.backends import Array
 from horn.ir import Node, Op
+from horn.ir.nodes import halfway
 from horn.network import Network
 from horn.partition.share import Share, count
 from horn.program import (

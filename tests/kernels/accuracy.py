@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from horn._kernels import reference
 from horn._kernels.engine import Tape, View
+from tests.kernels import reference
 
 Array = np.ndarray[Any, Any]
 

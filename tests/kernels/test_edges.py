@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from horn._kernels import reference
 from horn._kernels.engine import Iota, Ragged, Tape, View
+from tests.kernels import reference
 from tests.kernels.test_engine import normal
 
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horn import random
-from horn._kernels import blas, reference
+from horn._kernels import blas
 from horn._kernels.engine import Coef, Drawn, Iota, Ragged, Tape, View
 from horn.errors import JobError
+from tests.kernels import reference
 
 DTYPES = [np.float32, np.float64]
 RTOL = {np.float32: 3e-6, np.float64: 1e-13}

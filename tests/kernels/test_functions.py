@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import horn
-from horn._kernels import reference
 from horn._kernels.engine import Tape, View
 from horn._kernels.operands import BINARY, OPS, TERNARY, UNARY
-from tests.kernels import accuracy
+from tests.kernels import accuracy, reference
 from tests.kernels.accuracy import run
 from tests.support.functions import ONE, RANGES
 

@@ -1,4 +1,4 @@
-"""A reference for the engine's instructions, in plain NumPy: tests compare with it."""
+"""A reference for the engine's instructions, in plain NumPy, to compare with."""
 
 from __future__ import annotations
 
@@ -8,25 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from horn.ir.nodes import halfway
+
 Array = np.ndarray[Any, Any]
 
 
 def _softplus(x: Array) -> Array:
     return np.logaddexp(x, 0)
-
-
-def halfway(x: Array, y: Array) -> Array:
-    """The float in the middle of two, in the order of all floats, rounded down."""
-    dtype = np.result_type(x, y)
-    whole = np.dtype(f"i{dtype.itemsize}")
-    least = np.iinfo(whole).min
-
-    def turned(n: Array) -> Array:
-        return np.where(n < 0, least - np.minimum(n, 0), n)  # of 0-d arrays NumPy tells an overflow
-
-    a, b = (turned(np.asarray(v, dtype).view(whole)) for v in (x, y))
-    found = turned((a & b) + ((a ^ b) >> 1)).view(dtype)
-    return np.where(np.isnan(x) | np.isnan(y), x + y, found)
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
