@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horn._kernels.engine import Dim, Tape
 from horn.backends import Array
-from horn.backends._compiled import constant
+from horn.backends._constants import constant
 from horn.backends._edge_lists import EdgeLists
 from horn.backends._step_buffers import Blocks, StepBuffer, aligned, is_aligned
 from horn.partition.share import Share

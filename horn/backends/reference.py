@@ -9,7 +9,8 @@ import numpy as np
 
 from horn import random
 from horn.backends import Array, Setup, check_rows
-from horn.backends._compiled import CompiledEngine, constant
+from horn.backends._compiled import CompiledEngine
+from horn.backends._constants import constant
 from horn.backends._reference_loops import receivers_of, result
 from horn.data import Dataset
 from horn.ir import Node

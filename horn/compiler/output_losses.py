@@ -180,12 +180,12 @@ class Losses:
         """Whether the loss is a sum of several, or has a weight."""
         return len(self.network.judged) > 1 or self.network.judged[0].loss_weight != 1.0
 
-    def total(self, losses: Sequence[str]) -> str:
-        """Write each sample's loss, the sum over outputs."""
+    def total(self, written: Sequence[str]) -> str:
+        """Write each sample's loss, the sum over outputs: of the buffers that ``write`` gave."""
         if not self._adds_up:
-            return losses[0]
+            return written[0]
         node: Node = ZERO
-        for layer, name in zip(self.network.judged, losses, strict=True):
+        for layer, name in zip(self.network.judged, written, strict=True):
             node = ir.add(node, load(name, "b") * layer.loss_weight)
         total = self.storage.buffer("loss", ("b",))
         self.storage.loop(Frame(self.network.last.index), [Output(total, node)])

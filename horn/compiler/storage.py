@@ -404,7 +404,7 @@ class Storage:
         here = {letters: node for letters, node in sides.items() if letters}
         if axis == "b" and "bi" not in here:  # a product with ones, times the shared factor
             weight = here.pop("oi", None)
-            here["bi"] = self.all_ones(frame)
+            here["bi"] = self.ones_of_senders(frame)
             found = self.window_term(here, axis, frame, each, stem)
             return found if weight is None else mul(found, _of_shared(weight, each))
         if len(here) == 1:
@@ -428,7 +428,7 @@ class Storage:
 
         return self.once(key, out, letters, stem, fill)
 
-    def all_ones(self, frame: Frame) -> Node:
+    def ones_of_senders(self, frame: Frame) -> Node:
         """A one for each sample and sender of a link."""
 
         def fill(name: str) -> None:

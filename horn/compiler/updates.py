@@ -279,10 +279,10 @@ class Updates:
             for position, _ in enumerate(code.layer.links):
                 here = self.messages.at_link(node, code, position)
                 frame = Frame(code.layer.index, position)
-                self.trace(code.layer.incoming(name, position), frame, here)
+                self.keep_trace(code.layer.incoming(name, position), frame, here)
             if code.layer.bias is not None:
                 here = self.messages.at_bias(node, code)
-                self.trace(code.layer.incoming(name, None), Frame(code.layer.index), here)
+                self.keep_trace(code.layer.incoming(name, None), Frame(code.layer.index), here)
 
     def outgoing_traces(self, out: Outgoing) -> None:
         """Assignments of a sender's backward to SynapseStates of a link, without silent neurons."""
@@ -296,9 +296,9 @@ class Updates:
             after = self.messages.at_outgoing(node, sender, out)
             if asked is not None:
                 after = select(asked, after, self.messages.trace(array, frame))
-            self.trace(array, frame, after)
+            self.keep_trace(array, frame, after)
 
-    def trace(self, array: str, frame: Frame, node: Node) -> None:
+    def keep_trace(self, array: str, frame: Frame, node: Node) -> None:
         """Store the mean over the batch of a SynapseState's new values, to be kept at the end."""
         before, stem = self.messages.trace(array, frame), f"{array}.mean"
         if node is before:
@@ -457,13 +457,13 @@ class Updates:
                 self.storage.persistent(full, (f"n{layer.index}",), "state")
                 self.storage.loop(frame, [Output(full, self.mean(now, frame, f"{full}.sum"))])
         for kept in self.storage.network.synapse_states:
-            trace = self.messages.traces.get(kept.name)
-            if trace is None or kept.state.per == "sample":
+            of_step = self.messages.traces.get(kept.name)
+            if of_step is None or kept.state.per == "sample":
                 continue
-            node = load(trace.now, "b" + trace.letters)
-            mean = self.mean(node, trace.frame, f"{kept.name}.sum")
-            told = self.storage.told(trace.frame, trace.letters)
-            self.storage.loop(trace.frame, [Output(kept.name, mean, letters=told)])
+            node = load(of_step.now, "b" + of_step.letters)
+            mean = self.mean(node, of_step.frame, f"{kept.name}.sum")
+            told = self.storage.told(of_step.frame, of_step.letters)
+            self.storage.loop(of_step.frame, [Output(kept.name, mean, letters=told)])
 
 
 def _loads(root: Node) -> set[str]:

@@ -418,9 +418,9 @@ def test_messages_are_numbered_among_those_of_their_neuron(backend):
 
 @pytest.mark.parametrize("backend", COMPILED)
 def test_more_messages_than_a_dtype_tells_apart_are_refused(backend, monkeypatch):
-    monkeypatch.setattr("horn.backends._compiled.MOST_PLACES", {"float32": 7})
+    monkeypatch.setattr("horn.backends._constants.MOST_PLACES", {"float32": 7})
     of_two_links("float32", backend)
-    monkeypatch.setattr("horn.backends._compiled.MOST_PLACES", {"float32": 6})
+    monkeypatch.setattr("horn.backends._constants.MOST_PLACES", {"float32": 6})
     of_two_links("float64", backend)
     with pytest.raises(
         ModelError, match="7 neurons or messages are numbered, of which float32 tel"
