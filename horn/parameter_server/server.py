@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -41,6 +41,27 @@ MOST_GROUPS = 4096
 NOTHING_GIVEN: Mapping[int, Array] = {}
 
 Answer = tuple[int, Meta, tuple[Array, ...]]
+
+
+@dataclass
+class GroupState:
+    """What a server knows of a group."""
+
+    has_left: bool = False  # it will push no more
+    leavers: set[int] = field(default_factory=set)  # tasks that have left
+    measures: bool = False  # what it pulled last
+    verdicts: dict[int, bool] = field(default_factory=dict)  # epoch -> stop
+    least: float | None = None  # as ``_pushed`` has found it
+    # The rest is for a durable server:
+    fence: int = 0  # the lowest attempt that counts
+    life: int = -1  # the attempt that has joined, or is joining
+    here: set[int] = field(default_factory=set)  # tasks that have joined
+    clock: tuple[int | None, bool, int | None] | None = None  # as in its welcome
+    batches: dict[int, int] = field(default_factory=dict)  # by clock, as its pushes said
+    pulled: PullParameters | None = None  # the last pull that was answered,
+    given: dict[int, Array] = field(default_factory=dict)  # and the shared pieces of the answer
+    is_fresh: bool = False  # a later group that has not pulled in this attempt
+    has_begun: bool = False  # a later group that has pushed
 
 
 class ParameterServer:
@@ -75,24 +96,10 @@ class ParameterServer:
         self.kept: dict[int, ServerPiece] = {}
         self.staleness: Counter[int] = Counter()
         self.n_pushes = self.n_changes = self.n_stale = self.n_repeated = 0
-        self.left: set[int] = set()  # groups that will push no more
-        self.leavers: dict[int, set[int]] = {}  # by group: tasks that have left
+        self.groups = {number: GroupState() for number in range(topology.n_groups)}
         self.final: set[int] = set()  # tasks of group 0 that have the final parameters
-        self.pulls: dict[int, PullParameters] = {}  # by group: the waiting pull
-        self.measuring: set[int] = set()  # groups that measure what they pulled last
-        self.verdicts: dict[tuple[int, int], bool] = {}  # group, epoch -> stop
+        self.pulls: dict[int, PullParameters] = {}  # by group: the waiting pull, in their order
         self.stop_after: int | None = None
-        # The rest is for a durable server, by group:
-        self.fences: dict[int, int] = {}  # the lowest attempt that counts
-        self.lives: dict[int, int] = {}  # the attempt that has joined, or is joining
-        self.here: dict[int, set[int]] = {}  # tasks that have joined
-        self.clocks: dict[int, tuple[int | None, bool, int | None]] = {}  # as in its welcome
-        self.batches: dict[int, dict[int, int]] = {}  # by clock, as its pushes said
-        self.pulled: dict[int, PullParameters] = {}  # the last pull that was answered,
-        self.given: dict[int, dict[int, Array]] = {}  # and the shared pieces of the answer
-        self.fresh: set[int] = set()  # later groups that have not pulled in this attempt
-        self.begun: set[int] = set()  # later groups that have pushed
-        self._least: dict[int, float] = {}  # by group, as ``_pushed`` has found it
         self._list_bundles()
 
     def _list_bundles(self) -> None:
@@ -110,14 +117,28 @@ class ParameterServer:
         for kept in self.kept.values():
             kept.n_pushes += [0] * n_more
             kept.pulled += [0] * n_more
-        self._least.clear()
+        for number in range(n_groups):
+            self.group(number).least = None
         self._list_bundles()
+
+    def group(self, number: int) -> GroupState:
+        """A group, which may be one that has not joined yet."""
+        return self.groups.setdefault(number, GroupState())
+
+    @property
+    def active(self) -> list[int]:
+        """The groups that may still push."""
+        return [g for g in range(self.topology.n_groups) if not self.groups[g].has_left]
+
+    @property
+    def measuring(self) -> set[int]:
+        """The groups that measure what they pulled last."""
+        return {number for number, group in self.groups.items() if group.measures}
 
     @property
     def is_done(self) -> bool:
         """Whether all groups have left, and every task of group 0 has the final parameters."""
-        t = self.topology
-        return len(self.left) == t.n_groups and len(self.final) == t.n_tasks
+        return len(self.final) == self.topology.n_tasks and not self.active
 
     @property
     def at_first(self) -> Topology:
@@ -127,12 +148,11 @@ class ParameterServer:
     @property
     def unfinished(self) -> tuple[int, ...]:
         """The ranks of the groups that may still push."""
-        groups = (group for group in range(self.topology.n_groups) if group not in self.left)
-        return tuple(rank for group in groups for rank in self.at_first.ranks(group))
+        return tuple(rank for group in self.active for rank in self.at_first.ranks(group))
 
     def clocks_in_words(self) -> str:
         """The clock of each group that may still push, in words."""
-        groups = [g for g in range(self.topology.n_groups) if g not in self.left and self.kept]
+        groups = self.active if self.kept else []
         clocks = [f"clock {self._pushed(group):.0f} of group {group}" for group in groups]
         return ", ".join(clocks) or ("its end" if self.kept else "its beginning")
 
@@ -140,29 +160,32 @@ class ParameterServer:
         """Expect these groups to start with the run, in this attempt or a later one: if they left,
         or were to stop, in an earlier one, it does not count. Whether there was any such.
         """
-        back = {group for group in groups if self.lives.get(group, -1) < attempt}
-        ended = back & self.left
-        stopped = {key for key, stop in self.verdicts.items() if stop and key[0] in back}
+        known = {number: self.groups[number] for number in groups if number in self.groups}
+        back = {number: group for number, group in known.items() if group.life < attempt}
+        ended = [number for number, group in back.items() if group.has_left]
+        stopped = [group for group in back.values() if True in group.verdicts.values()]
         is_stopped = 0 in back and self.stop_after is not None
-        for group in ended:
-            self._reopen(group)
-        for key in stopped:
-            del self.verdicts[key]
+        for number in ended:
+            self._reopen(number)
+        for group in stopped:
+            group.verdicts = {epoch: stop for epoch, stop in group.verdicts.items() if not stop}
         if is_stopped:
             self.stop_after = None
         return bool(ended or stopped or is_stopped)
 
-    def _reopen(self, group: int) -> None:
-        self.left.discard(group)
-        if group == 0:
+    def _reopen(self, number: int) -> None:
+        self.groups[number].has_left = False
+        if number == 0:
             self.final.clear()
 
-    def fence(self, group: int, attempt: int) -> None:
+    def fence(self, number: int, attempt: int) -> None:
         """Ignore lower attempts of a group from now on."""
-        self.fences[group] = max(self.fences.get(group, 0), attempt)
+        group = self.group(number)
+        group.fence = max(group.fence, attempt)
 
-    def is_stale(self, group: int, attempt: int) -> bool:
-        return attempt < max(self.fences.get(group, 0), self.lives.get(group, 0))
+    def is_stale(self, number: int, attempt: int) -> bool:
+        group = self.groups.get(number)
+        return group is not None and attempt < max(group.fence, group.life)
 
     def on(
         self, src: int, meta: Meta, block: Array | None = None, attempt: int = 0
@@ -177,7 +200,7 @@ class ParameterServer:
                 return []
             if isinstance(meta, JoinServers):
                 return self._join(group, task, attempt)
-            if attempt != self.lives.get(group):
+            if group not in self.groups or attempt != self.groups[group].life:
                 what = f"{type(meta).__name__} of attempt {attempt}, in which it has not joined"
                 raise self._wrong(group, task, what)
         elif not 0 <= src < self.topology.n_workers:
@@ -213,28 +236,28 @@ class ParameterServer:
             raise self._wrong(group, task, f"joins, but there may be {MOST_GROUPS} groups")
         if group >= n:
             self.grow(group + 1)
-            self.left |= set(range(n, group))  # they never joined
-        if attempt > self.lives.get(group, -1):
-            if group >= self.n_first:
-                self.fresh.add(group)
-            self.lives[group] = attempt
-            self.here[group] = set()
-            for known in (self.pulls, self.leavers, self.clocks, self.pulled, self.given):
-                known.pop(group, None)
-            self.measuring.discard(group)
+            for number in range(n, group):
+                self.groups[number].has_left = True  # they never joined
+        own = self.groups[group]
+        if attempt > own.life:
+            own.is_fresh = own.is_fresh or group >= self.n_first
+            own.life, own.clock, own.pulled, own.measures = attempt, None, None, False
+            own.here, own.leavers, own.given = set(), set(), {}
+            self.pulls.pop(group, None)
             self._reopen(group)
-        here = self.here[group]
         of_group = range(self.topology.n_tasks)
-        if task not in here:
+        if task not in own.here:
             self.n_changes += 1
-            here.add(task)
-            if len(here) == len(of_group):
-                self.clocks[group] = self._where(group)
+            own.here.add(task)
+            if len(own.here) == len(of_group):
+                own.clock = self._where(group)
                 return [self._welcome(group, t) for t in of_group]
-        return [self._welcome(group, task)] if len(here) == len(of_group) else []
+        return [self._welcome(group, task)] if len(own.here) == len(of_group) else []
 
     def _welcome(self, group: int, task: int) -> Answer:
-        clock, is_new, batches = self.clocks[group]
+        where = self.groups[group].clock
+        assert where is not None
+        clock, is_new, batches = where
         ready = ServersReady(clock=clock, is_new=is_new, batches=batches)
         return self.topology.rank(group, task), ready, ()
 
@@ -245,22 +268,24 @@ class ParameterServer:
         if not self.mine:
             return None, False, None
         pushes = [kept.n_pushes for kept in self.kept.values()]
-        if group < self.n_first or group in self.begun:
+        own = self.groups[group]
+        if group < self.n_first or own.has_begun:
             clock = min((n[group] for n in pushes), default=0)
-            return clock, False, self.batches.get(group, {}).get(clock)
-        others = [g for g in self.lives if g != group]
-        there = [g for g in others if g not in self.left] or others
+            return clock, False, own.batches.get(clock)
+        others = [g for g, other in self.groups.items() if other.life >= 0 and g != group]
+        there = [g for g in others if not self.groups[g].has_left] or others
         clock, slowest = min(((n[g], g) for n in pushes for g in there), default=(0, group))
         for n in pushes:  # it must not hold up the others until its first pull
             n[group] = clock
-        self._least.pop(group, None)
-        return clock, True, self.batches.get(slowest, {}).get(clock)
+        own.least = None
+        return clock, True, self.groups[slowest].batches.get(clock)
 
     def _leave(self, src: int, meta: LeaveServers) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
         # A task waits for this before it closes its connection, which might lose its last frames.
         heard: list[Answer] = [(src, meta, ())]
-        leavers = self.leavers.setdefault(group, set())
+        own = self.groups[group]
+        leavers = own.leavers
         if self.is_durable and task in leavers:
             return heard
         pull = self.pulls.get(group)
@@ -268,10 +293,10 @@ class ParameterServer:
             what = "a second time" if task in leavers else "while its pull waits"
             raise self._wrong(group, task, f"leaves {what}")
         leavers.add(task)
-        self.measuring.discard(group)
+        own.measures = False
         if len(leavers) == self.topology.n_tasks:  # else the others may still be sending
-            self.left.add(group)
-            here = [g for g in range(self.topology.n_groups) if g not in self.left]
+            own.has_left = True
+            here = self.active
             for kept in self.kept.values():
                 self._sum(kept, here)
         return self._changed(heard)
@@ -281,7 +306,7 @@ class ParameterServer:
         heard: list[Answer] = [(src, meta, ())] if self.is_durable else []
         if self.is_durable and task in self.final:
             return heard
-        if task not in self.leavers.get(0, ()) or group:
+        if task not in self.groups[0].leavers or group:
             raise self._wrong(group, task, "thanks for an end that it has not got")
         self.final.add(task)
         return self._changed(heard)
@@ -323,17 +348,19 @@ class ParameterServer:
             w = np.array(arrays[piece.index])
             slots = {name: np.zeros_like(w) for name in self.optimizer.slots}
             self.kept[piece.index] = ServerPiece(piece, w, slots, 0, [0] * n, [0] * n)
-        self._least.clear()
+        for known in self.groups.values():
+            known.least = None
         return self._changed(answers)
 
     def _push(self, src: int, meta: PushGradients, block: Array | None) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
+        own = self.groups[group]
         new: list[tuple[ServerPiece, Array]] = []
         for index, array in zip(meta.pieces, self._cut(src, meta, block), strict=True):
             kept = self.kept.get(index)
             if kept is not None and self.is_durable and meta.clock < kept.n_pushes[group]:
                 self.n_repeated += 1
-            elif task in self.leavers.get(group, ()):
+            elif task in own.leavers:
                 raise self._wrong(group, task, f"pushes pieces {meta.pieces} after it left")
             elif kept is None or meta.clock != kept.n_pushes[group]:
                 expected = "initial values" if kept is None else f"push {kept.n_pushes[group]}"
@@ -345,18 +372,17 @@ class ParameterServer:
             answers.append((src, PushAcknowledged(part=meta.part, clock=meta.clock), ()))
             if not new:
                 return answers
-            if group >= self.n_first:
-                self.begun.add(group)
+            own.has_begun = own.has_begun or group >= self.n_first
         self.n_pushes += 1
-        self.measuring.discard(group)
-        here = [g for g in range(self.topology.n_groups) if g not in self.left]
+        own.measures = False
+        here = self.active
         for kept, array in new:
             self._apply(kept, group, meta, array, here)
-        self._least.pop(group, None)
+        own.least = None
         if self.is_durable and meta.batches is not None:
-            said = self.batches.get(group, {}) | {meta.clock + 1: meta.batches}
+            said = own.batches | {meta.clock + 1: meta.batches}
             least = self._pushed(group)
-            self.batches[group] = {clock: n for clock, n in said.items() if clock >= least}
+            own.batches = {clock: n for clock, n in said.items() if clock >= least}
         return self._changed(answers)
 
     def _apply(
@@ -376,16 +402,16 @@ class ParameterServer:
         self.staleness[late] += 1
         if meta.samples:
             scale = 1.0 / max(late, 1) if self.policy.scale_by_staleness else 1.0
-            kept.step(self.optimizer, array, scale * self._weight(group, meta.clock))
+            kept.step(self.optimizer, array, scale * self._weight(group, meta.clock, len(here)))
 
-    def _weight(self, group: int, clock: int) -> float:
+    def _weight(self, group: int, clock: int, n_here: int) -> float:
         """The weight of a group's push. It does not grow when others leave, since no group takes
         over their part of the data; later groups count as the first do.
         """
         is_alone = group == 0 and clock < self.policy.warm_start
         if not self.policy.averages or is_alone:
             return 1.0
-        return 1.0 / max(self.n_first, self.topology.n_groups - len(self.left))
+        return 1.0 / max(self.n_first, n_here)
 
     def _sum(self, kept: ServerPiece, here: Sequence[int]) -> None:
         """For a synchronous strategy: apply every clock that all groups ``here`` have pushed."""
@@ -397,21 +423,22 @@ class ParameterServer:
 
     def _want(self, src: int, wanted: PullParameters) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
+        own = self.groups[group]
         if not self.is_durable:
             self._check_turn(group, task, wanted)
         else:  # each task pulls: the first may find the server gone
-            pulled, waits = self.pulled.get(group), self.pulls.get(group)
+            pulled, waits = own.pulled, self.pulls.get(group)
             if pulled is not None and wanted.turn <= pulled.turn:  # its answer may have been lost
-                return self._answers((src,), wanted, self.given.get(group, NOTHING_GIVEN))
+                return self._answers((src,), wanted, own.given)
             if waits is not None and wanted.turn <= waits.turn:
                 return []  # the answer to the first one goes to all tasks
-            if group in self.fresh:
-                self.fresh.discard(group)
+            if own.is_fresh:
+                own.is_fresh = False
                 for kept in self.kept.values():
                     kept.n_pushes[group] = max(kept.n_pushes[group], wanted.clock)
-                self._least.pop(group, None)
+                own.least = None
         self.pulls[group] = wanted
-        (self.measuring.add if wanted.measures else self.measuring.discard)(group)
+        own.measures = wanted.measures
         return self._changed([])
 
     def _check_turn(self, group: int, task: int, wanted: PullParameters) -> None:
@@ -419,7 +446,7 @@ class ParameterServer:
         if task or group in self.pulls:
             what = "task 0 pulls for its group" if task else "its last pull waits still"
             raise self._wrong(group, task, f"pull {wanted.clock}, but {what}")
-        if (task in self.leavers.get(group, ())) != wanted.final or (wanted.final and group):
+        if (task in self.groups[group].leavers) != wanted.final or (wanted.final and group):
             when = "of the end" if wanted.final else "after it left"
             raise self._wrong(group, task, f"pull {wanted.clock} {when}, which is not its turn")
         if wanted.clock < pushed:
@@ -430,8 +457,7 @@ class ParameterServer:
         version to all tasks of a group.
         """
         self.n_changes += 1
-        here = [g for g in range(self.topology.n_groups) if g not in self.left]
-        slowest = min(map(self._pushed, here), default=math.inf) if self.pulls else math.inf
+        slowest = min(map(self._pushed, self.active), default=math.inf) if self.pulls else math.inf
         for group, wanted in list(self.pulls.items()):
             if self._waits(group, wanted, slowest):
                 continue
@@ -440,9 +466,10 @@ class ParameterServer:
                 kept.pulled[group] = kept.n_updates
             answers += self._answers(self.topology.ranks(group), wanted, NOTHING_GIVEN)
             if self.is_durable:
-                self.pulled[group] = wanted
+                own = self.groups[group]
+                own.pulled = wanted
                 shared = {i: k for i, k in self.kept.items() if len(k.piece.holders) > 1}
-                self.given[group] = {i: _values(kept, wanted).copy() for i, kept in shared.items()}
+                own.given = {i: _values(kept, wanted).copy() for i, kept in shared.items()}
         return answers
 
     def _answers(
@@ -464,10 +491,11 @@ class ParameterServer:
 
     def _pushed(self, group: int) -> float:
         """The pushes of a group that have come for all pieces."""
-        if group not in self._least:
+        own = self.groups[group]
+        if own.least is None:
             pushes = (kept.n_pushes[group] for kept in self.kept.values())
-            self._least[group] = min(pushes, default=math.inf)
-        return self._least[group]
+            own.least = min(pushes, default=math.inf)
+        return own.least
 
     def _waits(self, group: int, wanted: PullParameters, slowest: float) -> bool:
         """Whether a pull is not answered yet: whether it has any ``_owing``, which looks at every
@@ -477,10 +505,10 @@ class ParameterServer:
         if len(self.kept) < len(self.mine):
             return True
         if wanted.final:
-            return len(self.left) < self.topology.n_groups
+            return bool(self.active)
         if self._pushed(group) < wanted.clock:
             return True
-        if group and wanted.clock == 0 and 0 not in self.left:
+        if group and wanted.clock == 0 and not self.groups[0].has_left:
             if self._pushed(0) < self.policy.warm_start:
                 return True
         staleness = self.policy.max_staleness
@@ -491,7 +519,7 @@ class ParameterServer:
         t = self.topology
         if len(self.kept) < len(self.mine):  # there are no initial values yet
             return set(t.ranks(0))
-        others = [g for g in range(t.n_groups) if g not in self.left]
+        others = self.active
         if wanted.final:
             return {rank for g in others for rank in t.ranks(g)}
         # Its other tasks may still be sending, and do not read answers before they have sent.
@@ -512,10 +540,10 @@ class ParameterServer:
         """The ranks of tasks whose pulls wait, each with the ranks that they wait for, and whether
         all of these measure the model.
         """
-        found = []
+        found, measuring = [], self.measuring
         for group, wanted in self.pulls.items():
             owing = self._owing(group, wanted)
-            measure = {rank // self.topology.n_tasks for rank in owing} <= self.measuring
+            measure = {rank // self.topology.n_tasks for rank in owing} <= measuring
             ranks = " ".join(map(str, sorted(owing)))
             found += [(rank, ranks, measure) for rank in self.topology.ranks(group)]
         return found
@@ -528,9 +556,9 @@ class ParameterServer:
             if stop and self.stop_after is None:
                 self.stop_after = epoch
             return self.stop_after is not None and epoch >= self.stop_after
-        key = (group, epoch)
         # The verdict for the first of its tasks holds for the others, which ask later.
-        return self.verdicts.setdefault(key, stop or self.stop_after is not None)
+        verdicts = self.groups[group].verdicts
+        return verdicts.setdefault(epoch, stop or self.stop_after is not None)
 
 
 def _values(kept: ServerPiece, wanted: PullParameters) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from horn.backends import Array
 from horn.errors import ProtocolError
 from horn.parameter_server.journal import Journal
-from horn.parameter_server.server import ParameterServer
+from horn.parameter_server.server import GroupState, ParameterServer
 from horn.parameter_server.updates import ServerPiece
 from horn.wire.messages import PullParameters
 
@@ -22,10 +22,9 @@ logger = logging.getLogger(__name__)
 FORMAT, OLDEST = 3, 2
 # Attributes of a server; each is a fact of the same name.
 PLAIN = ("n_pushes", "n_changes", "n_repeated", "stop_after")
-SETS = ("left", "final", "fresh", "begun")
-NUMBERS = ("staleness", "fences", "lives")  # by number
-SETS_BY_GROUP = ("leavers", "here")
-REQUESTS = ("pulls", "pulled")
+# Facts that are groups' numbers, those with the attribute; and sets of theirs, by group.
+FLAGS = {"left": "has_left", "fresh": "is_fresh", "begun": "has_begun", "measuring": "measures"}
+SETS = ("leavers", "here")
 
 
 def _identity(s: ParameterServer) -> dict[str, Any]:
@@ -41,33 +40,41 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
         arrays[f"parameter/{index}"] = kept.w
         arrays |= {f"slot/{name}/{index}": slot for name, slot in kept.slots.items()}
         for clock, found in kept.waiting.items():
-            for group, (samples, array) in found.items():
-                waiting.append([index, clock, group, samples])
-                arrays[f"waiting/{index}/{clock}/{group}"] = array
+            for g, (samples, array) in found.items():
+                waiting.append([index, clock, g, samples])
+                arrays[f"waiting/{index}/{clock}/{g}"] = array
         arrays |= {f"before/{index}/{clock}": array for clock, array in kept.before.items()}
-    for group, shared in s.given.items():
-        arrays |= {f"given/{group}/{index}": array for index, array in shared.items()}
+    groups = sorted(s.groups.items())
+    for g, group in groups:
+        arrays |= {f"given/{g}/{index}": array for index, array in group.given.items()}
+    pulled = [(g, group.pulled) for g, group in groups if group.pulled is not None]
     facts = _identity(s) | {
         "format": FORMAT,
         "n_groups": s.topology.n_groups,
         "kept": [[i, k.n_updates, list(k.n_pushes), list(k.pulled)] for i, k in s.kept.items()],
         "waiting": waiting,
         "before": [[index, clock] for index, kept in s.kept.items() for clock in kept.before],
-        "verdicts": [[g, epoch, stop] for (g, epoch), stop in s.verdicts.items()],
-        "clocks": [[g, *where] for g, where in s.clocks.items()],
-        "batches": [[g, *said] for g, of_group in s.batches.items() for said in of_group.items()],
-        "given": [[g, sorted(shared)] for g, shared in s.given.items()],
-        "measuring": sorted(s.measuring),
+        "final": sorted(s.final),
+        "staleness": sorted(s.staleness.items()),
+        "fences": [[g, group.fence] for g, group in groups if group.fence],
+        "lives": [[g, group.life] for g, group in groups if group.life >= 0],
+        "verdicts": [[g, *said] for g, group in groups for said in group.verdicts.items()],
+        "clocks": [[g, *group.clock] for g, group in groups if group.clock is not None],
+        "batches": [[g, *said] for g, group in groups for said in group.batches.items()],
+        "given": [[g, sorted(group.given)] for g, group in groups if group.given],
+        "pulls": [_request(g, wanted) for g, wanted in s.pulls.items()],
+        "pulled": [_request(g, wanted) for g, wanted in pulled],
     }
     facts |= {name: getattr(s, name) for name in PLAIN}
-    facts |= {name: sorted(getattr(s, name)) for name in SETS}
-    facts |= {name: sorted(getattr(s, name).items()) for name in NUMBERS}
-    for name in SETS_BY_GROUP:
-        facts[name] = [[group, sorted(some)] for group, some in getattr(s, name).items()]
-    for name in REQUESTS:
-        said = getattr(s, name).items()
-        facts[name] = [[group, w.clock, w.final, w.turn] for group, w in said]
+    for fact, name in FLAGS.items():
+        facts[fact] = [g for g, group in groups if getattr(group, name)]
+    for name in SETS:
+        facts[name] = [[g, sorted(some)] for g, group in groups if (some := getattr(group, name))]
     return facts, arrays
+
+
+def _request(group: int, wanted: PullParameters) -> list[Any]:
+    return [group, wanted.clock, wanted.final, wanted.turn]
 
 
 def recover(s: ParameterServer, journal: Journal) -> int:
@@ -109,6 +116,7 @@ def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, A
 
 
 def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    facts = {"measuring": (), **facts}  # which OLDEST lacks
     s.grow(facts["n_groups"])
     s.kept = {}
     mine = {piece.index: piece for piece in s.mine}
@@ -123,22 +131,32 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
         s.kept[index].waiting.setdefault(clock, {})[group] = (samples, array)
     for index, clock in facts["before"]:
         s.kept[index].before[clock] = arrays[f"before/{index}/{clock}"]
-    s.verdicts = {(g, epoch): stop for g, epoch, stop in facts["verdicts"]}
-    s.clocks = {g: (clock, is_new, batches) for g, clock, is_new, batches in facts["clocks"]}
-    s.batches = {}
-    for group, clock, n in facts["batches"]:
-        s.batches.setdefault(group, {})[clock] = n
-    s.given = {g: {i: arrays[f"given/{g}/{i}"] for i in some} for g, some in facts["given"]}
-    s.measuring = set(facts.get("measuring", ()))
     for name in PLAIN:
         setattr(s, name, facts[name])
+    s.final, s.staleness = set(facts["final"]), Counter(dict(facts["staleness"]))
+    s.groups = {number: GroupState() for number in range(s.topology.n_groups)}
+    for fact, name in FLAGS.items():
+        for g in facts[fact]:
+            setattr(s.group(g), name, True)
     for name in SETS:
-        setattr(s, name, set(facts[name]))
-    for name in NUMBERS:
-        setattr(s, name, dict(facts[name]))
-    s.staleness = Counter(s.staleness)
-    for name in SETS_BY_GROUP:
-        setattr(s, name, {group: set(some) for group, some in facts[name]})
-    for name in REQUESTS:
-        pulls = {g: PullParameters(clock=c, final=f, turn=n) for g, c, f, n in facts[name]}
-        setattr(s, name, pulls)
+        for g, some in facts[name]:
+            setattr(s.group(g), name, set(some))
+    for g, attempt in facts["fences"]:
+        s.group(g).fence = attempt
+    for g, attempt in facts["lives"]:
+        s.group(g).life = attempt
+    for g, epoch, stop in facts["verdicts"]:
+        s.group(g).verdicts[epoch] = stop
+    for g, clock, is_new, batches in facts["clocks"]:
+        s.group(g).clock = clock, is_new, batches
+    for g, clock, n in facts["batches"]:
+        s.group(g).batches[clock] = n
+    for g, some in facts["given"]:
+        s.group(g).given = {index: arrays[f"given/{g}/{index}"] for index in some}
+    s.pulls = {g: _pull(*wanted) for g, *wanted in facts["pulls"]}
+    for g, *wanted in facts["pulled"]:
+        s.group(g).pulled = _pull(*wanted)
+
+
+def _pull(clock: int, final: bool, turn: int) -> PullParameters:
+    return PullParameters(clock=clock, final=final, turn=turn)
