@@ -177,7 +177,8 @@ class JobWatcher:
             terminal.say(text)
 
     def _read(self, cluster: ClusterClient, host: str) -> None:
-        from horn.cluster.client import SHORT_S, notes
+        from horn.cluster import remote_files
+        from horn.cluster.client import SHORT_S
         from horn.cluster.file_service import READ_BYTES
         from horn.cluster.store import PROGRESS
 
@@ -186,13 +187,15 @@ class JobWatcher:
             offset = self._offsets.get(host, 0)
             try:
                 # Of a worker that has been killed nothing comes, and the job's state is to be told.
-                _, data = cluster.read(self.job, host, PROGRESS, offset, answer_s=SHORT_S)
+                _, data = remote_files.read(
+                    cluster, self.job, host, PROGRESS, offset, answer_s=SHORT_S
+                )
             except (NotFound, ClusterError):
                 return  # not yet, or not any more
             self._offsets[host] = offset + len(data)
             whole = self._partial.get(host, b"") + data
             *lines, self._partial[host] = whole.split(b"\n")
-            for said in notes(lines):
+            for said in remote_files.notes(lines):
                 self._hear(said)
 
     def _hear(self, said: Mapping[str, Any]) -> None:
@@ -238,11 +241,13 @@ def attach(
 
 
 def _fetch_trace(cluster: ClusterClient, job: str, path: Path) -> None:
+    from horn.cluster import remote_files
     from horn.cluster.store import TRACE
 
     files = cluster.files(job)
-    for host in cluster.last_first(job, [name for name in files if TRACE in files[name]]):
-        found = cluster.read_all(job, host, TRACE)
+    traced = [name for name in files if TRACE in files[name]]
+    for host in remote_files.last_first(cluster, job, traced):
+        found = remote_files.read_all(cluster, job, host, TRACE)
         try:
             path.write_bytes(found)
         except OSError as error:  # the model is still to be fetched
@@ -319,13 +324,14 @@ def wait(
 
 
 def _ended(cluster: ClusterClient, job: str, path: Path, *, as_json: bool, quiet: bool) -> int:
+    from horn.cluster import remote_files
     from horn.coordination.jobs import JobState
 
     status = cluster.status(job)
     result, state = status.result, status.state
     ends = click.get_current_context().meta.get(_cluster.ENDED_BY, "")
     if state is JobState.SUCCEEDED:
-        cluster.fetch_model(job, path)
+        remote_files.fetch_model(cluster, job, path)
         if not quiet:
             if result.get("stopped_early"):
                 terminal.say("Stopped early: no improvement on the validation data.")

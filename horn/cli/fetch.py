@@ -24,6 +24,7 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, output: str | 
     before it.
     """
     from horn.cluster.fetching import fetch_all
+    from horn.cluster.remote_files import fetch_model
     from horn.coordination.jobs import JobState
     from horn.errors import Conflict
     from horn.modelfile import check_writable
@@ -44,5 +45,5 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, output: str | 
             )
         path = Path(output or f"{name}.horn")
         check_writable(path)
-        cluster.fetch_model(name, path)
+        fetch_model(cluster, name, path)
         click.echo(str(path))

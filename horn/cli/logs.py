@@ -104,11 +104,12 @@ class _Reader:
         return has_ended
 
     def print_new(self, cluster: ClusterClient) -> None:
+        from horn.cluster import remote_files
         from horn.errors import ClusterError, NotFound
 
         files = cluster.files(self.job)
         self.answered = set(files)
-        logs = cluster.logs(self.job, files)
+        logs = remote_files.logs(cluster, self.job, files)
         self.names = list(dict.fromkeys([*self.names, *(log.name for log in logs)]))
         for log in sorted(logs, key=lambda log: log.title == log.name):  # the last attempt's last
             key = (log.host, log.name)
@@ -121,8 +122,8 @@ class _Reader:
                     first = before is None
                     begins_s = self.begins_s
                     age_s = None if begins_s is None else max(time.time() - begins_s, 0.0)
-                    start, data = cluster.read(
-                        self.job, *key, before or 0, tail=self.tail if first else None,
+                    start, data = remote_files.read(
+                        cluster, self.job, *key, before or 0, tail=self.tail if first else None,
                         age_s=age_s if first else None,
                     )  # fmt: skip
                     self.offsets[key] = start + len(data)

@@ -305,6 +305,7 @@ def _on_cluster(
     """
     from horn import terminal
     from horn.cli._remote import StandstillNotice, until_over
+    from horn.cluster import remote_files
     from horn.cluster.handles import Cluster
 
     names = ("groups", "tasks", "strategy", "seed", "working_dir")
@@ -343,7 +344,7 @@ def _on_cluster(
 
     def fetch(trial: Trial | None, client: ClusterClient) -> None:
         if trial is not None and trial is not sweep.saved:
-            client.fetch_model(job_of[trial.number], path)
+            remote_files.fetch_model(client, job_of[trial.number], path)
             sweep.saved = trial
 
     def fetch_best() -> None:

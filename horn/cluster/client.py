@@ -1,36 +1,29 @@
-"""A cluster's client, for commands: its session, its workers, jobs that are submitted, stopped and
-removed, and their files on workers.
+"""A cluster's client, for commands: its session, its workers, jobs that are stopped and removed.
 
-What ZooKeeper has of jobs is read by ``job_status``. Looking needs neither NumPy nor the engine.
+Jobs are submitted by ``submitting``; their files on workers are read by ``remote_files``, what
+ZooKeeper has of them by ``job_status``. Looking needs neither NumPy nor the engine.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import logging
-import secrets
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from horn.atomic_write import atomic_write
-from horn.cluster import submission
 from horn.cluster.job_controller import NOW, allocated, host_of
-from horn.cluster.job_names import new_id, user
+from horn.cluster.job_names import user
 from horn.cluster.job_status import UNREADABLE, JobReader, JobStatus
 from horn.cluster.master import JobRecord
-from horn.cluster.scheduler import Host, check_files, scattered
-from horn.cluster.submission import Submission
+from horn.cluster.scheduler import Host
 from horn.coordination import paths
 from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.membership import Member, Membership
-from horn.coordination.records import Put, Step, Znode
+from horn.coordination.records import Put, Step
 from horn.coordination.session import Session
 from horn.errors import (
     ClusterError,
@@ -43,31 +36,15 @@ from horn.errors import (
 )
 from horn.security import tls
 from horn.security.keys import Key
-from horn.topology import Topology
 
 if TYPE_CHECKING:
-    from horn.cluster.packing import PackedJob
     from horn.rpc.client import RpcClient
 
 logger = logging.getLogger(__name__)
 
 UNANSWERED = (ClusterError, ProtocolError)  # of a worker that has gone, or has another horn
-COPIES = 2  # agents that get a package, so that the loss of one loses no job
 LAST_JOB = "@last"  # the word for the newest job of who asks
 SHORT_S = 5.0  # for a command to reach ZooKeeper
-FILE_S = 600.0  # for a file of a job to come
-FILE_BYTES = 2**40  # of one at most
-
-
-class JobLog(NamedTuple):
-    """A log of a job: file ``name`` of a worker, ``size`` bytes. title : its name, and of an
-    attempt before, on another host, name.host.
-    """
-
-    title: str
-    host: str
-    name: str
-    size: int
 
 
 @dataclass
@@ -78,7 +55,6 @@ class ClusterClient:
     key: Key | None = None
     timeout_s: float = SHORT_S
     _stack: ExitStack = field(default_factory=ExitStack)
-    _holder: str = field(default_factory=lambda: secrets.token_hex(8))  # of packages, on workers
 
     def __enter__(self) -> ClusterClient:
         credential = tls.credential(self.key, self.hosts)
@@ -88,7 +64,6 @@ class ClusterClient:
             )
         )
         self._clients: dict[str, RpcClient] = {}
-        self._held: list[tuple[RpcClient, str]] = []  # packages, until their jobs are entered
         self._membership: Membership | None = None
         self._not_understood: set[str] = set()  # workers of another horn
         self.left_out: dict[str, str] = {}
@@ -100,7 +75,6 @@ class ClusterClient:
         self.jobs, self.reader = Jobs(coord), JobReader(coord, self.key)
 
     def __exit__(self, *_: object) -> None:
-        self._release()
         for client in self._clients.values():
             client.close()
         self._stack.close()
@@ -160,95 +134,6 @@ class ClusterClient:
                 f"worker {name} still has a place in {jobs}: its master gives it to another once a "
                 f"worker is up; try again then"
             ) from error
-
-    # submit
-
-    def submit(self, wanted: Submission, package: PackedJob) -> str:
-        """Submit a job and return its id. ``wanted.job`` is the id's first part if it is no id.
-        Raises JobError: the workers that are up cannot run it, or not save what it asks for.
-        """
-        from horn.cluster.capacity import terms
-
-        topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
-        hosts = {name: host_of(member, 0) for name, member in self.workers().items()}
-        check_files(topology, list(hosts.values()))
-        if why := scattered(terms(wanted).need, hosts):
-            if wanted.checkpoint_every is not None or wanted.checkpoint_s is not None:
-                raise JobError(
-                    f"no checkpoint could be saved (--checkpoint-every): {why}. Give them a folder "
-                    f"in common (horn worker --shared), or leave it out: after a failure the job "
-                    f"then begins anew"
-                )
-            logger.warning("Nothing will be kept for a restart: %s", why)
-        self.upload(package)
-        try:
-            return self._entered(wanted)
-        finally:
-            self._release()
-
-    def _entered(self, wanted: Submission) -> str:
-        for _ in range(10):
-            job = new_id(wanted.name or wanted.job)
-            try:
-                self._enter(msgspec.structs.replace(wanted, job=job))
-            except Conflict:
-                continue
-            return job
-        raise Conflict(f"no free id for {wanted.name!r}; give another --name")
-
-    def _enter(self, wanted: Submission) -> None:
-        key = self.key
-        if key is None:
-            self.jobs.create(wanted.job, submission.unsigned(wanted))
-            return
-
-        def sign(node: Znode) -> bytes:
-            return submission.sign(key, wanted, node)
-
-        self.jobs.create_signed(wanted.job, sign, key.zookeeper_of(wanted.job).id)
-
-    def upload(self, package: PackedJob) -> None:
-        """Give a package to agents, which hold it until the job is entered, or this client closed.
-        Raises ClusterError if none takes it.
-        """
-        from horn.cluster.file_service import DoneReply, PackageKnown, PackageRequest
-
-        members = self.workers()
-        if not members:
-            raise ClusterError(self.reader.no_worker)
-        taken, reasons = 0, []
-        order = sorted(members)
-        secrets.SystemRandom().shuffle(order)
-        for name in order:
-            if taken == COPIES:
-                break
-            try:
-                client = self.client(name, members[name])
-                asked = PackageRequest(package.digest, holder=self._holder)
-                self._held.append((client, package.digest))
-                if not client.call("have", asked, PackageKnown).is_here:
-                    sent = PackageRequest(package.digest, len(package.packed), self._holder)
-                    client.call(
-                        "put", sent, DoneReply,
-                        body=itertools.chain([package.packed], package.chunks()),
-                        size=len(package.packed) + package.manifest.n_bytes, timeout_s=120.0,
-                    )  # fmt: skip
-                taken += 1
-            except UNANSWERED as error:
-                reasons.append(f"{name}: {error}")
-        if not taken:
-            raise ClusterError(f"no worker takes the job's files: {'; '.join(reasons)}")
-
-    def _release(self) -> None:
-        """Let agents remove packages again: jobs name those that are needed."""
-        if not self._held:
-            return
-        from horn.cluster.file_service import DoneReply, PackageRequest
-
-        held, self._held = self._held, []
-        for client, digest in held:
-            with contextlib.suppress(*UNANSWERED):  # else it holds it for a while
-                client.call("release", PackageRequest(digest, holder=self._holder), DoneReply)
 
     def client(self, name: str, member: Member) -> RpcClient:
         """A client of a worker's service."""
@@ -373,26 +258,6 @@ class ClusterClient:
                 self._not_understood.add(name)
         return found
 
-    def last_first(self, job: str, hosts: Iterable[str]) -> list[str]:
-        """The same workers, those of the job's last attempt before others: first its primary host,
-        where its result says which that was.
-        """
-        status = self.status(job)
-        first, last = status.result.get("host"), status.record.hosts
-        return sorted(hosts, key=lambda name: (name != first, name not in last, name))
-
-    def logs(self, job: str, files: Mapping[str, Mapping[str, int]]) -> list[JobLog]:
-        """The logs among a job's files, those of its last attempt first."""
-        from horn.cluster.store import NO_LOGS
-
-        found, taken = [], set[str]()
-        for host in self.last_first(job, files):
-            for name in sorted(files[host].keys() - set(NO_LOGS)):
-                title = f"{name}.{host}" if name in taken else name
-                taken.add(name)
-                found.append(JobLog(title, host, name, files[host][name]))
-        return found
-
     def down(self, job: str, answered: Container[str]) -> str:
         """In words, which workers of a job's last attempt are not among those that answered, but
         for those that said why; "" if none are.
@@ -410,137 +275,3 @@ class ClusterClient:
             f"worker{'s' * many} {', '.join(gone)}, which ran job {job}, {'are' if many else 'is'} "
             f"down or cut off"
         )
-
-    def read(
-        self,
-        job: str,
-        host: str,
-        name: str,
-        offset: int = 0,
-        wait_s: float = 0.0,
-        tail: int | None = None,
-        age_s: float | None = None,
-        answer_s: float = 30.0,
-    ) -> tuple[int, bytes]:
-        """Bytes of a file from ``offset``, or its ``tail`` or ``age_s``; and their offset. wait_s :
-        for more of it to be written; answer_s : for the worker to answer then.
-        """
-        from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
-
-        got, portions = self.service(host).download(
-            "read", ReadRequest(job, name, offset, wait_s, tail, age_s), ReadReply,
-            max_bytes=READ_BYTES, timeout_s=wait_s + answer_s,
-        )  # fmt: skip
-        found = b"".join(portions)
-        if len(found) != got.size:
-            raise ClusterError(
-                f"{len(found)} of {got.size} bytes of {name} of job {job} came from {host}; "
-                f"ask again"
-            )
-        return got.offset, found
-
-    def read_all(self, job: str, host: str, name: str) -> bytes:
-        """The whole content of a file at present."""
-        found = bytearray()
-        while data := self.read(job, host, name, len(found))[1]:
-            found += data
-        return bytes(found)
-
-    def history(self, job: str) -> list[dict[str, Any]]:
-        """The rows of the history so far, of the worker of the last attempt that has the most, or
-        of the result.
-        """
-        from horn.cluster.store import PROGRESS
-
-        status = self.status(job)
-        longest: list[dict[str, Any]] = []
-        for host, sizes in self.files(job).items():
-            if PROGRESS not in sizes or not self._sees(status.record.hosts, status.record, host):
-                continue
-            rows: dict[int, dict[str, Any]] = {}
-            for said in notes(self.read_all(job, host, PROGRESS).splitlines()):
-                if "row" in said:
-                    row = said["row"]
-                    while rows and next(reversed(rows)) >= row["epoch"]:  # of an attempt before
-                        rows.popitem()
-                    rows[row["epoch"]] = row
-                elif "added" in said and said.get("epoch") in rows:
-                    rows[said["epoch"]] |= said["added"]
-            longest = max(longest, list(rows.values()), key=len)
-        return longest or list(status.result.get("history") or [])
-
-    def _sees(self, hosts: Sequence[str], record: JobRecord, name: str) -> bool:
-        """Whether a worker sees the files that the job's last attempt has left on hosts; on others
-        are those of attempts before. Of a job that nobody has placed yet, any.
-        """
-        if not hosts or name in hosts:
-            return True
-        folders = {n: a.shared for n, a in record.allocations.items()} or record.kept
-        member = self.workers().get(name)
-        shared = "" if member is None else str(member.info.get("shared", ""))
-        return shared != "" and shared in {folders.get(host, "") for host in hosts}
-
-    def holders(self, job: str, files: Mapping[str, Container[str]]) -> list[str]:
-        """The workers of those with files that have the model of the job's last attempt, first the
-        one that made it.
-        """
-        from horn.cluster.store import MODEL
-
-        status = self.status(job)
-        first = str(status.result.get("host", ""))
-        hosts = [first] if first else status.record.hosts
-        found = [
-            name for name, names in files.items()
-            if MODEL in names and self._sees(hosts, status.record, name)
-        ]  # fmt: skip
-        return sorted(found, key=lambda name: name != first)
-
-    def no_model(self, job: str, answered: Container[str]) -> str:
-        """The sentence about a model that none of the workers that answered has."""
-        down = self.down(job, answered)
-        more = f"; {down}: start it there again" if down else ""
-        return f"job {job}: no worker that is up has its model{more}"
-
-    def fetch_model(self, job: str, path: Path) -> None:
-        """Write the model of a job that succeeded into a file. Raises JobError if it cannot be
-        written: the disk may be full, or the folder have gone while the job ran.
-        """
-        from horn.cluster.file_service import ReadReply, ReadRequest
-        from horn.cluster.store import MODEL
-
-        files = self.files(job)
-        holders = self.holders(job, files)
-        if not holders:
-            raise NotFound(self.no_model(job, files))
-        got, portions = self.service(holders[0]).download(
-            "read", ReadRequest(job, MODEL), ReadReply,
-            max_bytes=FILE_BYTES, timeout_s=FILE_S,
-        )  # fmt: skip
-        try:
-            with portions:
-                save(portions, got.size, path)
-        except OSError as error:
-            raise JobError(
-                f"{path} cannot be written ({error.strerror or error}); the cluster has the model "
-                f"still:  horn fetch {job} -o FILE"
-            ) from error
-
-
-def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the records of lines of progress.jsonl. A line that is cut, by a host that lost its
-    power or because it is being written, is left out.
-    """
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            said = json.loads(line)
-            if isinstance(said, dict):
-                yield said
-
-
-def save(portions: Iterator[bytes], size: int, path: Path) -> None:
-    """Write a body of ``size`` bytes into a file: whole, or not at all. Raises ClusterError."""
-    with atomic_write(path) as file:
-        for portion in portions:
-            file.write(portion)
-        if file.tell() != size:
-            raise ClusterError(f"{file.tell()} of {size} bytes of {path.name} came")

@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 
-from horn.cluster.client import FILE_BYTES, FILE_S, UNANSWERED, ClusterClient, save
+from horn.cluster import remote_files
+from horn.cluster.client import UNANSWERED, ClusterClient
 from horn.cluster.file_service import JobRequest, SizeReply, WrittenRequest
 from horn.cluster.package import check_path
+from horn.cluster.remote_files import FILE_BYTES, FILE_S, save
 from horn.cluster.store import FILES, MODEL, TRACE
 from horn.cluster.written import WrittenFiles
 from horn.coordination.jobs import JobState
@@ -32,17 +34,17 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         status = client.status(job)  # before: else it may succeed after a look at its files
         files = client.files(job)
-        for title, host, name, _ in client.logs(job, files):
+        for title, host, name, _ in remote_files.logs(client, job, files):
             check_path(title)  # it comes from another host, and is written here
             path = folder / f"logs/{title}.log"
-            path.write_bytes(client.read_all(job, host, name))
+            path.write_bytes(remote_files.read_all(client, job, host, name))
         traced = [host for host in files if TRACE in files[host]]
-        for host in client.last_first(job, traced)[:1]:
-            (folder / TRACE).write_bytes(client.read_all(job, host, TRACE))
-        has_model = bool(client.holders(job, files))
+        for host in remote_files.last_first(client, job, traced)[:1]:
+            (folder / TRACE).write_bytes(remote_files.read_all(client, job, host, TRACE))
+        has_model = bool(remote_files.holders(client, job, files))
         if has_model:
-            client.fetch_model(job, folder / MODEL)
-        rows = client.history(job)
+            remote_files.fetch_model(client, job, folder / MODEL)
+        rows = remote_files.history(client, job)
         with open(folder / "history.csv", "w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, _columns(rows), extrasaction="ignore")
             writer.writeheader()
@@ -53,7 +55,8 @@ def fetch_all(client: ClusterClient, job: str, folder: Path, note: Callable[[str
     if down := client.down(job, files):
         note(f"{down}: what is only there is left out")
     if status.state is JobState.SUCCEEDED and not has_model:
-        raise NotFound(f"{client.no_model(job, files)}. What is elsewhere is in {folder}")
+        why = remote_files.no_model(client, job, files)
+        raise NotFound(f"{why}. What is elsewhere is in {folder}")
 
 
 def _fetch_written(
@@ -63,7 +66,7 @@ def _fetch_written(
     host) is taken from one of the last attempt, if that has it.
     """
     has_come: set[str] = set()
-    for host in client.last_first(job, client.workers()):
+    for host in remote_files.last_first(client, job, client.workers()):
         try:
             listed = _listed(client, job, host)
         except (*UNANSWERED, NotFound):

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from horn import backends, defaults, quantities, strategies
 from horn import settings as settings_
-from horn.cluster import fetching, packing
+from horn.cluster import fetching, packing, remote_files
 from horn.cluster.client import ClusterClient
 from horn.cluster.job_names import plain_name, user
 from horn.cluster.job_status import JobStatus
 from horn.cluster.package import MAX_BYTES
 from horn.cluster.reconnecting import LOOK_S, ReconnectingClient
 from horn.cluster.submission import Submission
+from horn.cluster.submitting import submit
 from horn.cluster.versions import versions
 from horn.coordination.jobs import JobState
 from horn.errors import (
@@ -163,7 +164,7 @@ class Cluster:
             options=_options(asked, trace),
             user=user(),
         )
-        return SubmittedJob(self, self.client.once(lambda client: client.submit(wanted, package)))
+        return SubmittedJob(self, self.client.once(lambda client: submit(client, wanted, package)))
 
     def job(self, word: str = "@last") -> SubmittedJob:
         """The handle of a job: by its id, the beginning of one, or your last. Raises NotFound."""
@@ -229,7 +230,7 @@ class SubmittedJob:
         """The history of the epochs so far."""
         from horn.training.history import History
 
-        return History(self.cluster.retry(lambda client: client.history(self.id)))
+        return History(self.cluster.retry(lambda client: remote_files.history(client, self.id)))
 
     def wait(self, timeout: float | None = None) -> str:
         """Wait until the job is over; its state. timeout : seconds. That no worker is up for it is
@@ -308,7 +309,7 @@ class SubmittedJob:
     def fetch(self, path: str | os.PathLike[str]) -> None:
         """Write the model of the job, once it has SUCCEEDED, to a file."""
         file = Path(_path("path", path))
-        self.cluster.retry(lambda client: client.fetch_model(self.id, file))
+        self.cluster.retry(lambda client: remote_files.fetch_model(client, self.id, file))
 
     def fetch_all(self, folder: str | os.PathLike[str]) -> Path:
         """Write the files of the job, in any state, into a folder, made if missing: model.horn,
@@ -342,11 +343,10 @@ class SubmittedJob:
         """
 
         def read(client: ClusterClient) -> tuple[dict[str, str], str]:
-            files = client.files(self.id)
-            found = {
-                log.title: client.read_all(self.id, log.host, log.name).decode(errors="replace")
-                for log in client.logs(self.id, files)
-            }
+            files, found = client.files(self.id), {}
+            for log in remote_files.logs(client, self.id, files):
+                content = remote_files.read_all(client, self.id, log.host, log.name)
+                found[log.title] = content.decode(errors="replace")
             return found, client.down(self.id, files)
 
         found, down = self.cluster.retry(read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ from horn.cluster.file_service import (
 from horn.cluster.job_controller import host_of
 from horn.cluster.job_status import JobStatus
 from horn.cluster.master import seeing
+from horn.cluster.submitting import held
 from horn.cluster.versions import versions
 from horn.coordination.jobs import NEXT, JobState, listing, node_of
 from horn.coordination.records import Put, Step
@@ -58,17 +60,18 @@ def resume(
             iteration, where = _chosen(cluster, status, begin)
             record = msgspec.structs.replace(record, begin=-1, checkpoint=iteration, kept=where)
     record = msgspec.structs.replace(record, changed=changed)
-    steps: list[Step] = [
-        _described(cluster, status, package),
-        Put(at.state(job), JobState.PENDING.value.encode(), nodes[0].version),
-        Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
-        Put(at.result(job), b""),
-        *listing(at, job, state, JobState.PENDING),
-    ]
-    try:
-        cluster.coord.commit(steps)
-    except NotApplied as error:
-        raise Conflict(f"job {job!r} left {state.value} in the meantime") from error
+    with ExitStack() as holds:
+        steps: list[Step] = [
+            _described(cluster, status, package, holds),
+            Put(at.state(job), JobState.PENDING.value.encode(), nodes[0].version),
+            Put(at.record(job), msgspec.json.encode(record), nodes[1].version),
+            Put(at.result(job), b""),
+            *listing(at, job, state, JobState.PENDING),
+        ]
+        try:
+            cluster.coord.commit(steps)
+        except NotApplied as error:
+            raise Conflict(f"job {job!r} left {state.value} in the meantime") from error
     return record.checkpoint
 
 
@@ -102,9 +105,11 @@ def _check_package(cluster: ClusterClient, status: JobStatus, digest: str) -> No
     )
 
 
-def _described(cluster: ClusterClient, status: JobStatus, package: PackedJob | None) -> Put:
+def _described(
+    cluster: ClusterClient, status: JobStatus, package: PackedJob | None, holds: ExitStack
+) -> Put:
     """The step that gives the job's description the versions here, and perhaps another package.
-    Some worker has its package then.
+    Some worker has its package then, for as long as ``holds``.
     """
     job = status.job
     path, key = cluster.paths.spec(job), cluster.key
@@ -116,7 +121,7 @@ def _described(cluster: ClusterClient, status: JobStatus, package: PackedJob | N
         _check_package(cluster, status, found.package)
     else:
         found = msgspec.structs.replace(found, package=package.digest, target=package.target)
-        cluster.upload(package)
+        holds.enter_context(held(cluster, package))
     if key is None:
         return Put(path, submission.unsigned(found), node.version)
     return Put(path, submission.sign(key, found, node), node.version)

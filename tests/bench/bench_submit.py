@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 import horn
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from tests.cluster.agents import ROOT, Agents, agents
 
@@ -80,7 +81,7 @@ def horn_once(made: Agents, cluster: ClusterClient, folder: Path) -> tuple[float
         cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
     (job,) = set(cluster.coord.children(cluster.paths.jobs())) - before
-    lines = cluster.read(job, "a", "progress.jsonl")[1].decode().splitlines()
+    lines = remote_files.read(cluster, job, "a", "progress.jsonl")[1].decode().splitlines()
     row = next(said for said in map(json.loads, lines) if "row" in said)
     return row["at"] - begun, row["row"]["loss"]
 

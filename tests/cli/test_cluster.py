@@ -19,6 +19,7 @@ from horn import terminal
 from horn.cli import stop, worker
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
+from horn.cluster import remote_files
 from horn.cluster.agent import Agent
 from horn.cluster.client import ClusterClient
 from horn.cluster.job_status import JobStatus
@@ -404,7 +405,7 @@ def test_logs_since_leaves_out_what_is_older(cluster: Agents, run: Run, folder: 
         path = cluster.folder / "a" / "jobs" / job / "logs" / "a.times"
         old = [(at, made_s - 7200.0) for at, made_s in MARK.iter_unpack(path.read_bytes())]
         path.write_bytes(b"".join(MARK.pack(*mark) for mark in old))  # as if it were old
-        assert client.read(job, "a", "a", age_s=3600.0)[1] == b""
+        assert remote_files.read(client, job, "a", "a", age_s=3600.0)[1] == b""
     assert "made it" not in run("logs", job, "--since", "1h").out
     assert "made it" in run("logs", job, "--since", "3h").out
     for wrong in ("yesterday", "2999-01-01"):

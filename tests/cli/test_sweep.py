@@ -15,6 +15,7 @@ import pytest
 
 import horn
 from horn.cli import _remote, sweep
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import ENDED, JobState
 from horn.errors import ClusterError, JobError, NotFound, Unreachable
@@ -358,15 +359,15 @@ def test_a_sweep_that_is_left_stops_its_runs_or_says_how(
 def test_a_sweep_fetches_the_best_model_again_where_that_failed(
     cluster: Agents, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch, n_times = ClusterClient.fetch_model, []
+    fetch, n_times = remote_files.fetch_model, []
 
-    def failing(self: ClusterClient, job: str, path: Path) -> None:
+    def failing(client: ClusterClient, job: str, path: Path) -> None:
         n_times.append(job)
         if len(n_times) == 1:
             raise ClusterError("the worker has just gone")
-        fetch(self, job, path)
+        fetch(client, job, path)
 
-    monkeypatch.setattr(ClusterClient, "fetch_model", failing)
+    monkeypatch.setattr(remote_files, "fetch_model", failing)
     done = run("sweep", "job.py", "--set", "epochs=1")
     assert done.code == 0 and done.files == {"job.horn"} and len(n_times) == 2, done
     assert done.err.count("SUCCEEDED") == 1
@@ -376,12 +377,12 @@ def test_a_run_that_was_removed_or_whose_model_is_away_ends_no_other(
     cluster: Agents, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep ended with 4, without a table, and stopped the other runs."""
-    fetch, status, jobs = ClusterClient.fetch_model, ClusterClient.status, list[str]()
+    fetch, status, jobs = remote_files.fetch_model, ClusterClient.status, list[str]()
 
-    def failing(self: ClusterClient, job: str, path: Path) -> None:
+    def failing(client: ClusterClient, job: str, path: Path) -> None:
         if job == jobs[2]:
-            raise NotFound(self.no_model(job, []))
-        fetch(self, job, path)
+            raise NotFound(remote_files.no_model(client, job, []))
+        fetch(client, job, path)
 
     def looked(self: ClusterClient, job: str) -> Any:
         found = status(self, job)
@@ -393,7 +394,7 @@ def test_a_run_that_was_removed_or_whose_model_is_away_ends_no_other(
             return status(self, job)
         return found
 
-    monkeypatch.setattr(ClusterClient, "fetch_model", failing)
+    monkeypatch.setattr(remote_files, "fetch_model", failing)
     monkeypatch.setattr(ClusterClient, "status", looked)
     done = run("sweep", "job.py", "--set", "epochs=1,2,6,3", "--json")
     assert done.code == 1 and done.files == {"job.horn"}, done

@@ -19,6 +19,7 @@ from horn.cluster import packing
 from horn.cluster.client import ClusterClient
 from horn.cluster.job_status import JobStatus
 from horn.cluster.submission import Submission
+from horn.cluster.submitting import submit
 from horn.cluster.versions import versions
 from horn.coordination.jobs import ENDED, JobState
 from horn.security.keys import Key, generate
@@ -134,7 +135,7 @@ class Agents:
             job="new", name="test", target=package.target, package=package.digest,
             arguments=arguments, options=options, **fields,
         )  # fmt: skip
-        return cluster.submit(wanted, package)
+        return submit(cluster, wanted, package)
 
     def wait(self, condition: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
         deadline = time.monotonic() + timeout_s

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ import pytest
 from horn.cli import horn
 from horn.cli._end import ending
 from horn.cli.doctor import _common_folder, _there
-from horn.cluster import job_controller, scaling
+from horn.cluster import job_controller, remote_files, scaling, submitting
 from horn.cluster.agent import Agent
 from horn.cluster.capacity import HostCapacity
 from horn.cluster.client import ClusterClient
@@ -65,7 +66,7 @@ def weights(cluster: ClusterClient, job: str, folder: Path) -> str:
     """A hash of a job's model."""
     import horn
 
-    cluster.fetch_model(job, folder / f"{job}.horn")
+    remote_files.fetch_model(cluster, job, folder / f"{job}.horn")
     found = horn.Model.load(folder / f"{job}.horn").parameters
     digest = hashlib.sha256()
     for name in sorted(found):
@@ -83,7 +84,7 @@ def test_a_job_runs_on_one_worker_and_leaves_its_model_and_logs(
     assert status.result["iterations"] == 120 and status.result["host"] == "a"
     files = client.files(job)["a"]
     assert {"g0.t0", "g0.t1", "a", "progress.jsonl", "model.horn"} == set(files)
-    assert b"job is made" in client.read(job, "a", "a")[1]
+    assert b"job is made" in remote_files.read(client, job, "a", "a")[1]
     assert weights(client, job, tmp_path)
     assert client.free(client.workers())["a"].free == 2
 
@@ -351,7 +352,7 @@ def test_without_a_shared_folder_a_job_goes_on_where_its_checkpoint_is(
     cluster_of.kill(first)
     cluster_of.wait(lambda: first not in client.workers())
     with pytest.raises(NotFound, match=f"has its model; worker {first}, which ran job"):
-        client.fetch_model(job, tmp_path / "m.horn")
+        remote_files.fetch_model(client, job, tmp_path / "m.horn")
 
 
 def test_the_model_of_a_failed_attempt_elsewhere_is_not_that_of_the_job(
@@ -367,12 +368,13 @@ def test_the_model_of_a_failed_attempt_elsewhere_is_not_that_of_the_job(
     with open(before / PROGRESS, "a") as file:
         file.write('{"row": {"epoch": 3}}\n')
     assert len(client.files(job)) == 2
-    assert [row["epoch"] for row in client.history(job)] == [1, 2]
+    assert [row["epoch"] for row in remote_files.history(client, job)] == [1, 2]
     cluster_of.kill(right)
     cluster_of.wait(lambda: right not in client.workers())
-    assert [row["epoch"] for row in client.history(job)] == [1, 2], "as the result has it"
+    history = remote_files.history(client, job)
+    assert [row["epoch"] for row in history] == [1, 2], "as the result has it"
     with pytest.raises(NotFound, match=f"has its model; worker {right}, which ran job"):
-        client.fetch_model(job, tmp_path / "m.horn")
+        remote_files.fetch_model(client, job, tmp_path / "m.horn")
     with pytest.raises(NotFound, match=f"has its model; worker {right}, which ran job"):
         fetch_all(client, job, tmp_path / "all", lambda note: None)
 
@@ -932,15 +934,17 @@ def test_a_package_outlives_the_removal_of_its_last_job_while_the_next_is_submit
     """The new job failed: its package was on no worker."""
     cluster_of.start("a")
     packages = cluster_of.folder / "a" / "packages"
-    upload, old = ClusterClient.upload, cluster_of.submit(client)
+    held, old = submitting.held, cluster_of.submit(client)
     cluster_of.wait_ended(client, old)
 
-    def uploaded(self: ClusterClient, package: PackedJob) -> None:
-        upload(self, package)
-        with cluster_of.client() as other:
-            other.remove(old)
+    @contextlib.contextmanager
+    def uploaded(client: ClusterClient, package: PackedJob) -> Iterator[None]:
+        with held(client, package):
+            with cluster_of.client() as other:
+                other.remove(old)
+            yield
 
-    monkeypatch.setattr(ClusterClient, "upload", uploaded)
+    monkeypatch.setattr(submitting, "held", uploaded)
     new = cluster_of.submit(client)
     status = cluster_of.wait_ended(client, new)
     assert status.state is JobState.SUCCEEDED, (status.result, cluster_of.said())

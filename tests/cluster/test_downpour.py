@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import horn
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from horn.cluster.job_status import JobStatus
 from horn.cluster.resume import resume
@@ -57,7 +58,7 @@ def notes(made: Agents, job: str) -> list[str]:
 
 
 def pushes(client: ClusterClient, job: str, folder: Path) -> int:
-    client.fetch_model(job, folder / f"{job}.horn")
+    remote_files.fetch_model(client, job, folder / f"{job}.horn")
     return ones.n_pushes(horn.Model.load(folder / f"{job}.horn"))
 
 

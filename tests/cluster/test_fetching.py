@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,13 @@ from horn.cli._cluster import as_json
 from horn.cli._remote import JobWatcher
 from horn.cli.logs import _Reader
 from horn.cli.status import _details
-from horn.cluster import fetching
-from horn.cluster.client import ClusterClient, notes
+from horn.cluster import fetching, remote_files
+from horn.cluster.client import ClusterClient
 from horn.cluster.handles import SubmittedJob
 from horn.cluster.job_status import JobStatus
 from horn.cluster.master import Allocation, JobRecord
 from horn.cluster.relay import ProgressWriter
+from horn.cluster.remote_files import notes
 from horn.cluster.store import PROGRESS, TRACE
 from horn.cluster.written import WrittenFiles
 from horn.coordination.jobs import JobState
@@ -52,6 +54,19 @@ class Going(ClusterClient):
         return ""
 
 
+@pytest.fixture(autouse=True)
+def own_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients here that have a ``read`` or ``read_all`` are read by it."""
+
+    def own(name: str, there: Any) -> Any:
+        return lambda client, *of, **more: getattr(client, name, partial(there, client))(
+            *of, **more
+        )
+
+    for name in ("read", "read_all"):
+        monkeypatch.setattr(remote_files, name, own(name, getattr(remote_files, name)))
+
+
 def test_files_of_a_worker_that_has_just_gone_are_not_there(tmp_path: Path):
     fetching._fetch_written(Going(), "one-1", tmp_path, pytest.fail)
     assert not [*tmp_path.iterdir()]
@@ -61,13 +76,13 @@ def test_a_model_whose_worker_has_just_gone_is_not_found(tmp_path: Path):
     client = Going()
     client.workers()
     with pytest.raises(NotFound, match="worker a is not up"):
-        client.fetch_model("one-1", tmp_path / "model.horn")
+        remote_files.fetch_model(client, "one-1", tmp_path / "model.horn")
 
 
 def test_no_name_of_a_log_leads_out_of_the_folder(tmp_path: Path):
     """Names are a worker's, and are written here."""
     client = Going(names=("../../told",))
-    client.read_all = lambda *_: b"text"  # type: ignore[method-assign]
+    client.read_all = lambda *_: b"text"
     with pytest.raises(HornError, match="path '../../told'"):
         fetching.fetch_all(client, "one-1", tmp_path / "here", pytest.fail)
     assert not (tmp_path / "told.log").exists()
@@ -81,7 +96,7 @@ def test_logs_of_an_attempt_on_another_host_are_not_written_over(tmp_path: Path)
             return {"b": {"g0.t0": 3, "trace.json": 3}, "a": {"g0.t0": 3, "a": 1, "trace.json": 3}}
 
     client = Two()
-    client.read_all = lambda job, host, name: f"{name} of {host}".encode()  # type: ignore
+    client.read_all = lambda job, host, name: f"{name} of {host}".encode()
     fetching.fetch_all(client, "one-1", tmp_path, pytest.fail)
     found = {path.name: path.read_text() for path in [*tmp_path.glob("logs/*"), tmp_path / TRACE]}
     assert found == {
@@ -109,9 +124,6 @@ class Moved(Going):
 
     def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
         return offset, f"{name} of {host}\n".encode()[offset:]
-
-    def history(self, job: str) -> list[dict[str, Any]]:
-        return []
 
 
 LAST_LOGS = {"g0.t0": "g0.t0 of b", "g0.t0.a": "g0.t0 of a", "a": "a of a", "b": "b of b"}
@@ -157,7 +169,7 @@ def test_a_line_of_progress_that_is_cut_ends_neither_a_history_nor_a_submit(cut:
         def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
             return offset, (ROWS + cut + b"\n" + ROWS.replace(b"1}, ", b"3}, "))[offset:]
 
-    assert [row["epoch"] for row in One().history("one-1")] == [1, 3]
+    assert [row["epoch"] for row in remote_files.history(One(), "one-1")] == [1, 3]
     said: list[int] = []
     watch = JobWatcher("one-1", Progress(), quiet=True)
     watch.progress.epoch = lambda row: said.append(row["epoch"])  # type: ignore
@@ -180,10 +192,10 @@ def test_a_history_is_read_in_time_that_grows_as_it_does(monkeypatch: pytest.Mon
 
     epochs = [*range(1, 301), *range(201, 401)]  # again from a checkpoint
     rows = [{"row": {"epoch": Epoch(n), "of": k}} for k, n in enumerate(epochs)]
-    monkeypatch.setattr("horn.cluster.client.notes", lambda _: rows)
+    monkeypatch.setattr("horn.cluster.remote_files.notes", lambda _: rows)
     client = Going((PROGRESS,))
-    client.read_all = lambda *_: b""  # type: ignore[method-assign]
-    found = client.history("one-1")
+    client.read_all = lambda *_: b""
+    found = remote_files.history(client, "one-1")
     assert [row["epoch"] for row in found] == [*range(1, 401)]
     assert [row["of"] for row in found] == [*range(200), *range(300, 500)]
     assert n_asked <= 3 * len(rows)
@@ -202,7 +214,7 @@ def test_the_columns_of_callbacks_are_in_the_history_and_their_numbers_in_a_stat
         def read(self, job: str, host: str, name: str, offset: int = 0, *_: Any, **__: Any) -> Any:
             return offset, (tmp_path / PROGRESS).read_bytes()[offset:]
 
-    first, second = One((PROGRESS,)).history("one-1")
+    first, second = remote_files.history(One((PROGRESS,)), "one-1")
     assert first["gap"] == 0.1 and first["list"] == [1.0] and first["loss"] == 0.5
     assert second["epoch"] == 2 and "gap" not in second
     writer.note("noted")

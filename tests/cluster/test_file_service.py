@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from horn.cluster import file_service, package, written
-from horn.cluster.client import ClusterClient, save
+from horn.cluster import file_service, package, remote_files, written
+from horn.cluster.client import ClusterClient
 from horn.cluster.file_service import (
     HOLD_S,
     DoneReply,
@@ -24,6 +24,7 @@ from horn.cluster.file_service import (
     WrittenRequest,
 )
 from horn.cluster.master import JobRecord
+from horn.cluster.remote_files import save
 from horn.cluster.store import MODEL, HostStore
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
 from tests.cluster.helpers import Call, a_package
@@ -249,4 +250,4 @@ def test_a_model_that_cannot_be_written_is_said_to_be_on_the_cluster(
     monkeypatch.setattr(client, "service", lambda host: service)
     (tmp_path / ("m" * 255)).mkdir()
     with pytest.raises(JobError, match=r"cannot be written .* model still:  horn fetch job-1 -o "):
-        client.fetch_model("job-1", tmp_path / place)
+        remote_files.fetch_model(client, "job-1", tmp_path / place)

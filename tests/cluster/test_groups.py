@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from horn.cluster.scaling import scale, wait_scaled
 from horn.coordination.jobs import JobState
@@ -19,7 +20,7 @@ EPOCHS = 60
 
 
 def parameters(client: ClusterClient, job: str, folder: Path) -> dict[str, np.ndarray]:
-    client.fetch_model(job, folder / f"{job}.horn")
+    remote_files.fetch_model(client, job, folder / f"{job}.horn")
     return dict(horn.Model.load(folder / f"{job}.horn").parameters)
 
 

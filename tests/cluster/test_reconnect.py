@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -195,8 +196,9 @@ def test_masters_watch_no_job_that_has_ended_and_hear_when_one_goes_on(tmp_path)
             try:
                 assert read.get(timeout=20) == "new-0001"
                 assert _watched_jobs(server) == {"new-0001"}
-                with ClusterClient(server.hosts) as cluster:
-                    cluster.upload = lambda package: None  # there is no worker to send it to
+                with ClusterClient(server.hosts) as cluster, pytest.MonkeyPatch.context() as patch:
+                    # There is no worker to send it to.
+                    patch.setattr("horn.cluster.resume.held", lambda *_: nullcontext())
                     given = SimpleNamespace(digest="cd" * 32, target="a.py")
                     resume(cluster, "old-0007", package=given)
                 while read.get(timeout=20) != "old-0007":

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import JobState
 from tests.cluster.agents import JOB, Agents, alive
@@ -33,7 +34,7 @@ def job_of(epochs: int) -> horn.Job:
 
 
 def parameters(client: ClusterClient, job: str, folder: Path) -> dict[str, np.ndarray]:
-    client.fetch_model(job, folder / f"{job}.horn")
+    remote_files.fetch_model(client, job, folder / f"{job}.horn")
     return dict(horn.Model.load(folder / f"{job}.horn").parameters)
 
 
@@ -94,7 +95,7 @@ def test_of_elastic_averaging_only_what_ended_starts_again(
 
 
 def _fetched(client: ClusterClient, job: str, folder: Path) -> Path:
-    client.fetch_model(job, folder / "m.horn")
+    remote_files.fetch_model(client, job, folder / "m.horn")
     return folder / "m.horn"
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from horn.cluster.file_service import FileService, ReadRequest
 from horn.cluster.resume import resume
@@ -220,7 +221,7 @@ def test_a_job_of_another_user_trains_stops_and_goes_on_and_sees_no_key(
         assert cluster.wait_ended(client, job).state is JobState.STOPPED, cluster.said()
         ended = cluster.submit(client, tasks=2, target=cluster.folder / "spy.py")
         assert cluster.wait_ended(client, ended).state is JobState.SUCCEEDED, cluster.said()
-        client.fetch_model(ended, tmp_path / "m.horn")
+        remote_files.fetch_model(client, ended, tmp_path / "m.horn")
         client.remove(ended)
     assert _of(agent, "Uid") == (0,) * 4 and len(tasks) == 2 and owners == {(UID,) * 4}
     assert len(runners) == 1 and agent not in runners
@@ -241,7 +242,7 @@ def _of(pid: int, what: str) -> tuple[int, ...]:
 
 
 def _log(client: ClusterClient, job: str) -> str:
-    return client.read(job, "a", "g0.t0")[1].decode()
+    return remote_files.read(client, job, "a", "g0.t0")[1].decode()
 
 
 @as_root

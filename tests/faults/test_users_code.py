@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from horn.cluster import remote_files
 from horn.cluster.client import ClusterClient
 from horn.coordination.jobs import ENDED, JobState
 from tests.cluster.agents import Agents, agents, alive
@@ -135,7 +136,7 @@ def test_a_job_that_misbehaves_costs_itself_only(how: str, cluster: Agents):
         if how == "log":
             n_bytes = client.files(job)["a"]["g0.t1"]
             assert LOG_BYTES < n_bytes <= LOG_BYTES + LOG_END_BYTES + 200
-            _, last = client.read(job, "a", "g0.t1", tail=1)
+            _, last = remote_files.read(client, job, "a", "g0.t1", tail=1)
             assert last == b"the end\n"
         run_next(cluster, client)
         grown = resident(agent.pid) - before

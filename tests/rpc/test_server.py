@@ -18,7 +18,7 @@ import msgspec
 import pytest
 import zmq
 
-from horn.cluster.client import save
+from horn.cluster.remote_files import save
 from horn.errors import (
     ClusterError,
     Conflict,
