@@ -15,7 +15,7 @@ RANKS = [
     {"own_lines", "statements"},
     {"errors", "openblas", "mistakes", "html", "patience", "topology", "math", "random", "_kernels",
      "layer_costs", "version", "prompt", "plain_values", "atomic_write", "defaults",
-     "process_stat", "quantities"},
+     "process_stat", "quantities", "host_names"},
     {"texts", "formats"},
     {"module_source"},
     {"registry", "security", "sources", "modelfile", "checkpoint", "data", "connections",

@@ -86,7 +86,7 @@ def _there(zk_hosts: str | None, key_file: str | None) -> Iterator[Finding]:
         down = sorted({*cluster.coord.children(cluster.paths.all_orders())} - up)
         yield Finding("Workers", bool(members) and not down, _up(len(members), down))
         if len(members) > 1:
-            yield _common_folder({n: host_of(m, 0).shared for n, m in members.items()})
+            yield _common_folder({n: host_of(m, {}).shared for n, m in members.items()})
         for name, reason in cluster.left_out.items():
             yield Finding(f"Worker {name}", False, f"left out: {reason}")
         for name, member in members.items():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PORT = 4675  # of ZooKeeper, where nodes have to find it
 START_S = 60.0  # for the nodes to find one another
 LEAVE_S = 10.0  # for them to notice the end
+END_S = 30.0  # for the agent, which waits for its tasks and for ZooKeeper
 
 
 @click.command(short_help="All roles on this machine, in the foreground.",
@@ -162,9 +163,15 @@ def _agent(stack: ExitStack, capacity: Any) -> Agent:
 
     def end() -> None:
         agent.stop()
-        thread.join(30.0)
+        thread.join(END_S)
         if failures:
             raise failures[0]
+        if thread.is_alive():
+            import logging  # not needed by horn --help
+
+            logging.getLogger(__name__).warning(
+                "the worker has not ended within %g s; its tasks end with this command", END_S
+            )
 
     stack.callback(end)
     thread.start()

@@ -90,7 +90,7 @@ class ClusterClient:
         found = self._registered().members(unread)
         for name, member in list(found.items()):
             try:
-                host_of(member, 0)
+                host_of(member, {})
             except ProtocolError as error:
                 unread[name] = error
                 del found[name]
@@ -114,7 +114,7 @@ class ClusterClient:
         found = {}
         for name, member in members.items():
             node = self.coord.get(self.paths.orders(name))
-            found[name] = host_of(member, sum(allocated(name, node).values()))
+            found[name] = host_of(member, allocated(name, node))
         return found
 
     def forget_worker(self, name: str) -> None:

@@ -25,6 +25,7 @@ from horn.cluster.master import (
     could_run,
     decide,
     keep_groups,
+    of_orders,
     refuse,
 )
 from horn.cluster.scheduler import Host, ResourceRequest
@@ -145,16 +146,19 @@ class JobController:
 
     def hosts(self, but: str) -> tuple[dict[str, Host], Mapping[str, Znode]]:
         """Workers with their free slots, a job's own counted as free; and the nodes with the used
-        slots. A worker whose node cannot be read is left out.
+        slots. A worker whose node cannot be read is left out, and one whose used slots cannot has
+        none free.
         """
         taken = self.orders.nodes()
         found, unread = {}, dict[str, HornError]()
         for name, member in self.workers.members(unread).items():
-            used = sum(n for job, n in allocated(name, taken.get(name)).items() if job != but)
+            used = allocated(name, taken.get(name))
             try:
-                found[name] = host_of(member, used)
+                found[name] = host_of(member, used, but)
             except ProtocolError as error:
                 unread[name] = error
+            if used is None:
+                unread.setdefault(name, _unread_slots(self.coord.paths.orders(name)))
         left_out = {name: str(error) for name, error in unread.items()}
         for name, reason in left_out.items():
             if self._left_out.get(name) != reason:
@@ -191,11 +195,8 @@ class JobController:
         return oldest
 
     def free(self, host: str, slots: int) -> int:
-        """A host's slots without an order; 0 if its node cannot be read: no job is placed there."""
-        node = self.orders.nodes().get(host)
-        if node is None or not node.data:
-            return slots
-        taken = _decoded(node, dict[str, int], f"orders/{host}")
+        """A host's slots without an order; 0 if its node cannot be read."""
+        taken = allocated(host, self.orders.nodes().get(host))
         return 0 if taken is None else slots - sum(taken.values())
 
     def wake(self, what: object = None) -> None:
@@ -251,14 +252,16 @@ class _Candidacy:
         except HornError:  # its master refuses it
             return False
         hosts, _ = self.controller.hosts(self.name)
-        record = self._record(nodes)
-        return could_run(JobSnapshot(state, terms.need, record, {}, hosts))
+        record = self._record(nodes, terms.need)
+        return record is not None and could_run(JobSnapshot(state, terms.need, record, {}, hosts))
 
-    def _record(self, nodes: Mapping[str, Znode]) -> JobRecord:
-        """The job's record. One that cannot be read counts as empty, but for its trouble, which
-        says so: once in the log, and in horn status.
+    def _record(self, nodes: Mapping[str, Znode], need: ResourceRequest) -> JobRecord | None:
+        """The job's record. One that cannot be read is made anew: what runs keeps its places, by
+        the orders of its hosts, which came with it. Its trouble says so in horn status, and once
+        the log. None if an order cannot be read either: the job is left as it is.
         """
-        node = nodes["record"]
+        node, unread = nodes["record"], self.unread
+        self.unread = ""
         if not node.data:
             return JobRecord()
         try:
@@ -266,13 +269,41 @@ class _Candidacy:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             why = (
                 f"{self.paths.record(self.name)} cannot be read ({error}), perhaps since another "
-                f"version of horn wrote it: the job's places, groups and checkpoint are not known, "
-                f"and it begins anew as attempt 1"
+                f"version of horn wrote it: "
             )
-            if self.unread != why:
-                self.unread = why
-                logger.error("record left out job=%s reason=%s", self.name, why)
-            return JobRecord(n_restarts=1, trouble=why)
+        record: JobRecord | None = None
+        try:
+            orders = self._orders()
+        except ProtocolError as error:
+            why += (
+                f"nor can {error}, so it is left as it is; run the version that wrote them, or "
+                f"remove it:  horn rm {self.name}"
+            )
+        else:
+            why += (
+                "its checkpoint and failures are not known; it goes on where it runs" if orders
+                else "the job's places, groups and checkpoint are not known, and it begins anew as "
+                "attempt 1"
+            )  # fmt: skip
+            record = of_orders(orders, need, why)
+        self.unread = why
+        if unread != why:
+            logger.error("record left out job=%s reason=%s", self.name, why)
+        return record
+
+    def _orders(self) -> dict[str, HostOrder]:
+        """The job's orders by host, read now. Raises ProtocolError: one cannot be read."""
+        hosts = self.coord.children(self.paths.all_orders())
+        paths = [self.paths.order(host, self.name) for host in hosts]
+        found = {}
+        for host, path, node in zip(hosts, paths, self.coord.get_each(paths), strict=True):
+            if node is None:
+                continue
+            try:
+                found[host] = msgspec.json.decode(node.data, type=HostOrder)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ProtocolError(f"its order {path} ({error})") from error
+        return found
 
     def step(self) -> bool:
         """Make one decision, if this is the master and there is one; whether there was."""
@@ -290,17 +321,21 @@ class _Candidacy:
             self.candidate = Candidate(self.coord, leader, who)
         if not self.candidate.leads(self.leaders.nodes()):
             return False
+        why = ""
         try:
             terms = self.controller.read(self.name, nodes["spec"])
         except HornError as error:
             if self.refused != str(error):
                 self.refused = str(error)
                 logger.error("job refused job=%s reason=%s", self.name, error)
-            snapshot, taken = self._snapshot(nodes, state, UNKNOWN)
-            found = refuse(snapshot, str(error))
-        else:
-            snapshot, taken = self._snapshot(nodes, state, terms)
-            found = decide(snapshot)
+            terms, why = UNKNOWN, str(error)
+        record = self._record(nodes, terms.need)
+        if record is None:
+            return False
+        snapshot, taken = self._snapshot(nodes, state, terms, record)
+        found = refuse(snapshot, why) if why else decide(snapshot)
+        if found is None and self.unread:
+            found = Decision(record)  # so that others can read it
         if found is None:
             return False
         leadership = self.candidate.leadership
@@ -321,11 +356,14 @@ class _Candidacy:
             self.candidate = None
 
     def _snapshot(
-        self, nodes: Mapping[str, Znode], state: JobState, terms: JobTerms
+        self,
+        nodes: Mapping[str, Znode],
+        state: JobState,
+        terms: JobTerms,
+        record: JobRecord,
     ) -> tuple[JobSnapshot, Mapping[str, Znode]]:
         """The state of the job, and the nodes with the used slots of hosts."""
         at = self.paths
-        record = self._record(nodes)
         hosts, taken = self.controller.hosts(self.name)
         reports = {}
         for name, node in self.reports.nodes().items():
@@ -411,6 +449,8 @@ class _Candidacy:
         node = taken.get(host)
         if node is None:
             raise NotFound(f"{self.paths.orders(host)} has not been seen yet")
+        if used is None:  # whose they are is not known: no job gets any, and others keep theirs
+            return [Delete(path) if order is None else Put(path, _ENCODE(order))]
         before = used.pop(self.name, None)
         if order is not None and before is not None and order.aim != RUN:
             used[self.name] = before  # of a refused job the need is unknown
@@ -452,13 +492,25 @@ def requested_groups(wish: bytes) -> int:
     return int(number) if wish.startswith(GROUPS) and number.isdigit() and len(number) < 10 else 0
 
 
-def allocated(host: str, node: Znode | None) -> dict[str, int]:
-    """The slots that a host's orders have taken, by job."""
-    return _decoded(node, dict[str, int], f"orders/{host}") or {}
+def allocated(host: str, node: Znode | None) -> dict[str, int] | None:
+    """The slots that a host's orders have taken, by job; None if they cannot be read."""
+    if node is None or not node.data:
+        return {}
+    found: dict[str, int] | None = _decoded(node, dict[str, int], f"orders/{host}")
+    return found
 
 
-def host_of(member: Member, used: int) -> Host:
-    """A worker as it registered, less the slots in use. Raises ProtocolError."""
+def _unread_slots(path: str) -> ProtocolError:
+    return ProtocolError(
+        f"{path} cannot be read, so that none of its slots are given to jobs; once it runs none, "
+        f"stop this worker and start it again, which makes it anew"
+    )
+
+
+def host_of(member: Member, taken: Mapping[str, int] | None, but: str = "") -> Host:
+    """A worker as it registered, less the slots that jobs have ``taken``, but one; all of them, if
+    that is None. Raises ProtocolError.
+    """
     info, versions = member.info, member.versions
     slots, files = info.get("slots", 0), info.get("files", 0)
     if not isinstance(slots, int) or not isinstance(files, int):
@@ -466,6 +518,7 @@ def host_of(member: Member, used: int) -> Host:
             f"workers/{member.name} is not a worker that horn wrote: slots {slots!r} and files "
             f"{files!r} are to be whole numbers"
         )
+    used = slots if taken is None else sum(n for job, n in taken.items() if job != but)
     return Host(
         member.name, str(info.get("address", "")), slots, slots - used,
         str(versions.get("horn", "")), str(versions.get("python", "")),

@@ -676,5 +676,33 @@ def _orders(record: JobRecord) -> dict[str, HostOrder | None]:
     }
 
 
+def of_orders(orders: Mapping[str, HostOrder], need: ResourceRequest, trouble: str) -> JobRecord:
+    """A record of what runs, by its hosts' orders, instead of one that cannot be read; an empty one
+    without orders. Failures so far, and where checkpoints are, orders do not tell.
+    """
+    if not orders:
+        return JobRecord(n_restarts=1, trouble=trouble)
+    newest = max(orders.values(), key=lambda order: order.attempt)
+    groups: tuple[int, ...] = ()
+    if need.n_tasks:  # else it is refused
+        ranks = {rank for order in orders.values() for rank in order.allocation.ranks}
+        tasks = [rank for rank in ranks if not need.topology.is_server(rank)]
+        groups = tuple(sorted({need.topology.group(rank) for rank in tasks}))
+    is_as_submitted = groups == tuple(range(need.n_groups))
+    return JobRecord(
+        attempt=newest.attempt,
+        aim=newest.aim,
+        allocations={host: order.allocation for host, order in orders.items()},
+        hosts=tuple(orders),
+        n_restarts=max(newest.attempt - 1, 1),
+        trouble=trouble,
+        begin=newest.begin,
+        changed=newest.changed,
+        groups=() if is_as_submitted else groups,
+        n_ever=0 if is_as_submitted else max(groups, default=-1) + 1,
+        n_scaled=newest.n_scaled,
+    )
+
+
 def _changed(record: JobRecord, **changes: Any) -> JobRecord:
     return msgspec.structs.replace(record, **changes)

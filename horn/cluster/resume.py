@@ -78,7 +78,7 @@ def resume(
 def _check_kept(cluster: ClusterClient, status: JobStatus) -> None:
     """Raise NotFound if all workers that see the last checkpoint are down."""
     record = status.record
-    up = {name: host_of(member, 0) for name, member in cluster.workers().items()}
+    up = {name: host_of(member, {}) for name, member in cluster.workers().items()}
     if record.kept and not seeing(record.kept, up):
         raise NotFound(
             f"the last checkpoint of job {status.job}, of iteration {record.checkpoint:,}, is on "
@@ -168,7 +168,7 @@ def _saved(
     """The same, and the worker that has them, with its shared folder: one that sees what the last
     attempt with a checkpoint has kept, if it is up; else the one with the most.
     """
-    up = {name: host_of(member, 0) for name, member in cluster.workers().items()}
+    up = {name: host_of(member, {}) for name, member in cluster.workers().items()}
     near = seeing(status.record.kept, up)
     best_of: tuple[dict[str, str], CheckpointList] = ({}, CheckpointList([]))
     for name in near or up:

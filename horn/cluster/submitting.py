@@ -37,7 +37,7 @@ def submit(client: ClusterClient, wanted: Submission, package: PackedJob) -> str
     Raises JobError: the workers that are up cannot run it, or not save what it asks for.
     """
     topology = Topology(wanted.groups, wanted.tasks, wanted.servers)
-    hosts = {name: host_of(member, 0) for name, member in client.workers().items()}
+    hosts = {name: host_of(member, {}) for name, member in client.workers().items()}
     check_files(topology, list(hosts.values()))
     if why := scattered(terms(wanted).need, hosts):
         if wanted.checkpoint_every is not None or wanted.checkpoint_s is not None:

@@ -29,6 +29,7 @@ from kazoo.security import ACL, Id, Permissions
 
 from horn.coordination.records import Check, Create, Delete, Put, Reply, Step, Znode
 from horn.errors import JobError
+from horn.host_names import NameLookup
 from horn.security.keys import Credential
 from horn.security.tls import context_of
 
@@ -200,9 +201,14 @@ class ZooKeeperClient:
         tried = self.handler.tried
         if (host, port) not in tried:
             try:
-                socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except socket.gaierror:
+                found = NameLookup(host, port).answer(CONNECT_S)
+            except OSError:
                 return f"no address for the name {host!r}"
+            if found is None:
+                return (
+                    f"no answer about the name {host!r} for {CONNECT_S:g} s from the servers of "
+                    f"/etc/resolv.conf; write its address instead"
+                )
             self.handler.has_tried.wait(CONNECT_S)
         silent = SILENT if self.handler.context is None else SILENT_TLS
         why = tried.get((host, port), "not tried yet")

@@ -84,7 +84,11 @@ class WatchedNode:
         if not self._is_watched:
             self._is_watched = True
             self.coord.send(looked, "exists", self.path, watch=told)
-        return self.coord.get(self.path, timeout_s)
+        try:
+            return self.coord.get(self.path, timeout_s)
+        except BaseException:
+            self.is_stale = True
+            raise
 
     def close(self) -> None:
         self._unsubscribe()

@@ -76,7 +76,9 @@ class Session(Nodes):
     def _start(self, timeout_s: float, credential: Credential | None) -> None:
         started = time.monotonic()
         try:
-            if not (self._client.start(timeout_s) and self._connected.wait(timeout_s)):
+            is_live = self._client.start(timeout_s)
+            left_s = timeout_s - (time.monotonic() - started)
+            if not (is_live and self._connected.wait(max(0.0, left_s))):
                 why = self._client.why_unreachable()
                 raise Unreachable(self.hosts, why, time.monotonic() - started)
             if credential is not None and credential.job:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import inspect
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -21,6 +22,8 @@ from horn.data.dataset import Dataset
 from horn.errors import DataError, HornError, is_whole
 from horn.formats import parts, tables
 from horn.mistakes import is_function
+
+logger = logging.getLogger(__name__)
 
 AHEAD = 4  # batches in the buffer
 LOOK_S = 0.1  # between looks whether a reader still waits for a stream that gives nothing
@@ -277,8 +280,15 @@ class Feed:
         with self._turn:
             self._is_closed = True
             self._turn.notify_all()
-        if self._thread is not None and not self._is_silent:  # else it may never come back
-            self._thread.join(JOIN_S)
+        if self._thread is None or self._is_silent:  # it may never come back
+            return
+        self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            logger.warning(
+                "%s: the stream was asked for its next item and has not given it %g s after the "
+                "end of training; it cannot be read again until it does",
+                self.stream.name, JOIN_S,
+            )  # fmt: skip
 
     def _fill(self) -> None:
         try:

@@ -8,8 +8,8 @@ import gzip
 import hashlib
 import http.client
 import logging
-import shutil
 import tempfile
+import time
 import urllib.request
 import zlib
 from pathlib import Path
@@ -32,6 +32,8 @@ MNIST_SHA256 = {
 }
 
 TIMEOUT_S = 30  # without any byte
+WHOLE_S = 600  # for a file of 10 MB: a server that sends some bytes now and then is left
+PIECE_BYTES = 64 * 1024
 
 # No network, no such page, an answer cut short, damaged gzip data.
 UNFETCHED = (OSError, http.client.HTTPException, EOFError, zlib.error)
@@ -72,11 +74,17 @@ def fetch(name: str, folder: Path) -> Path:
 
 
 def _fetch(address: str, packed: Path) -> str:
-    """Copy an address to a file in pieces, and return the sha256 of its unpacked content."""
+    """Copy an address to a file in pieces, and return the sha256 of its unpacked content. Raises
+    one of UNFETCHED, TimeoutError if it is not whole after ``WHOLE_S``.
+    """
+    ends = time.monotonic() + WHOLE_S
     with (
         urllib.request.urlopen(address, timeout=TIMEOUT_S) as response,
         open(packed, "wb") as out,
     ):
-        shutil.copyfileobj(response, out)
+        while data := response.read1(PIECE_BYTES):  # what is there, else all of it is waited for
+            out.write(data)
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{out.tell():,} bytes came in {WHOLE_S:g} s, not all of it")
     with gzip.open(packed, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

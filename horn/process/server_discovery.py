@@ -43,8 +43,12 @@ class WatchedFolder:
 
     def members(self) -> dict[str, Member]:
         if self._changed.is_set():
-            self._changed.clear()
-            self._members = self.membership.members()
+            self._changed.clear()  # before: what changes while it is read is read again
+            try:
+                self._members = self.membership.members()
+            except BaseException:
+                self._changed.set()
+                raise
         return self._members
 
     def close(self) -> None:

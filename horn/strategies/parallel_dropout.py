@@ -26,6 +26,7 @@ from horn.mistakes import teaches
 from horn.network import Network
 from horn.neuron import SynapseState, declared
 from horn.neurons import Relay
+from horn.refusals import has_interlayer
 from horn.strategies import Strategy, TaskEngine, Topology, check_takes_gradients, in_words
 from horn.sub_models.rules import SubModelRules
 
@@ -195,10 +196,15 @@ def _check_parts(network: Network) -> None:
     reading = Reading()
     for layer in network.layers[1:]:
         receivers = network.receivers(layer)
-        forward, backward, _ = reading.layer(layer, training=True, receivers=receivers)
+        forward, backward, interlayer = reading.layer(layer, training=True, receivers=receivers)
         name = f"{layer.neuron.__name__} of {layer.name}"
+        if interlayer is not None and layer.kind == "hidden":
+            raise JobError(
+                f"parallel-dropout: {has_interlayer(layer.name)}, of which a sub-model has a part; "
+                f"use allreduce"
+            )
         roots = [forward.output, *forward.states.values()]
-        nodes = list(ir.walk(*roots, *([backward.delta] if backward else [])))
+        nodes = list(ir.walk(*forward.roots, *(backward.roots if backward else [])))
         kept = forward.states.values()
         if not derive.weighted_sum(forward.output, layer.weights, layer.inputs, kept)[0]:
             raise JobError(

@@ -12,6 +12,9 @@ import errno
 import os
 import socket
 from contextlib import suppress
+from typing import Any
+
+from horn.host_names import NameLookup
 
 AGAIN_S = 0.02  # after a connection that was taken and then closed: a process that is just ending
 ATTEMPT_S = 2.0  # an attempt may not notice that a network is whole again
@@ -32,6 +35,7 @@ class Probe:
     def __init__(self, endpoint: str, now_s: float) -> None:
         self.endpoint, self.began_s = endpoint, now_s
         self._socket: socket.socket | None = None
+        self._lookup: NameLookup | None = None
         self._tried_s = 0.0
 
     def poll(self, now_s: float) -> ProbeResult:
@@ -46,7 +50,7 @@ class Probe:
                 self._open()
             except OSError as error:
                 return self._failed(error.errno)
-        return self._read()
+        return ProbeResult.NONE if self._socket is None else self._read()
 
     @property
     def fd(self) -> int | None:
@@ -54,13 +58,19 @@ class Probe:
         return None if self._socket is None else self._socket.fileno()
 
     def _open(self) -> None:
+        """Connect, unless the address is not known yet."""
         scheme, _, rest = self.endpoint.partition("://")
-        address: object
+        address: Any
         if scheme == "ipc":
             family, address = socket.AF_UNIX, "\0" + rest[1:] if rest.startswith("@") else rest
         else:
             host, _, port = rest.rpartition(":")
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            lookup = self._lookup or NameLookup(host.strip("[]"), int(port))
+            self._lookup = None
+            found = lookup.answer()
+            if found is None:
+                self._lookup = lookup  # one at a time: each has a thread
+                return
             family, address = found[0][0], found[0][4]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setblocking(False)

@@ -22,7 +22,7 @@ from kazoo.protocol.states import KazooState
 
 import zk
 from horn import errors
-from horn.coordination import nodes
+from horn.coordination import kazoo_client, nodes, session
 from horn.coordination.kazoo_client import OVERDUE, _Handler
 from horn.coordination.records import (
     Check,
@@ -237,6 +237,47 @@ def test_a_server_that_never_answers_is_said_so():
 def test_a_name_without_address_is_said_so():
     with pytest.raises(errors.Unreachable, match="no address for the name 'horn.invalid'"):
         Session("horn.invalid:2181", timeout_s=0.3)
+
+
+def test_a_name_about_which_no_resolver_answers_is_said_so(monkeypatch):
+    """The error came when the resolver gave up, minutes later."""
+    over, known = threading.Event(), socket.getaddrinfo
+
+    def ask(host, port, family=0, type=0, proto=0, flags=0):
+        if host != "slow.example" or flags:
+            return known(host, port, family, type, proto, flags)
+        if type:  # else kazoo asks, whose thread is not to be left behind
+            assert over.wait(30.0)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    monkeypatch.setattr(kazoo_client, "CONNECT_S", 0.05)
+    try:
+        with pytest.raises(errors.Unreachable, match="no answer about the name 'slow.example'"):
+            Session("slow.example:2181", timeout_s=0.05)
+        assert not over.is_set()
+    finally:
+        over.set()
+
+
+def test_a_start_has_one_deadline_for_all_that_it_waits_for(monkeypatch):
+    """A connection that came at the last moment, and broke, was waited for as long again."""
+    seconds, waits, known = [0.0], [], threading.Event.wait
+
+    def at_the_last_moment(client, timeout_s):
+        seconds[0] += timeout_s
+        return True
+
+    def wait(event, timeout_s=None):
+        waits.append(timeout_s)
+        return known(event, 0.0)
+
+    monkeypatch.setattr(session, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    monkeypatch.setattr(kazoo_client.ZooKeeperClient, "start", at_the_last_moment)
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    with pytest.raises(errors.Unreachable):
+        Session("127.0.0.1:1", timeout_s=5.0)
+    assert waits[0] == 0.0 and 5.0 not in waits
 
 
 def trusting(certificate):

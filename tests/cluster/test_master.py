@@ -26,6 +26,7 @@ from horn.cluster.master import (
     JobRecord,
     JobSnapshot,
     decide,
+    of_orders,
 )
 from horn.cluster.scheduler import Host, ResourceRequest
 from horn.coordination.jobs import JobState
@@ -57,6 +58,19 @@ def saying(snapshot: JobSnapshot, **said: HostReport) -> JobSnapshot:
 def running(**more: Any) -> JobSnapshot:
     first = start(**more)
     return saying(after(first, decide(first)), a=HostReport(RUNNING), b=HostReport(RUNNING))
+
+
+def test_orders_tell_what_runs_where_and_which_groups():
+    first = start()
+    found = decide(replace(first, record=JobRecord(attempt=4, groups=(1, 5), n_scaled=2)))
+    assert found is not None
+    orders = {host: order for host, order in found.orders.items() if order}
+    again = of_orders(orders, first.need, "why")
+    assert again == msgspec.structs.replace(
+        found.record, groups=(1, 5), n_ever=6, n_restarts=4, trouble="why"
+    )
+    assert decide(replace(first, state=JobState.RUNNING, record=again)) is None
+    assert of_orders({}, first.need, "why") == JobRecord(n_restarts=1, trouble="why")
 
 
 def test_a_job_is_placed_with_the_next_attempt():

@@ -239,6 +239,59 @@ def test_a_record_that_cannot_be_read_is_told_once_with_what_follows(cluster, ca
     ) == 1
 
 
+def test_a_job_whose_record_cannot_be_read_goes_on_where_it_runs(cluster):
+    """It was placed anew as attempt 1, beside its tasks of a later one, for which nobody waited."""
+    coord, at = cluster.coord, cluster.at
+    cluster.start_masters("h1")
+    cluster.enter("runs", slots=3)
+    cluster.report("runs", HostReport(FAILED, failure=HostFailure("killed")))
+    before = cluster.wait("runs", JobState.RUNNING, attempt=2)
+    order = coord.get(at.order("w", "runs"))
+    coord.set(at.record("runs"), b'{"attempt": 2, "novel": 1}')
+    wait_until(lambda: b'"novel"' not in coord.get(at.record("runs")).data)
+    record = cluster.record("runs")
+    assert (record.attempt, record.allocations) == (2, before.allocations)
+    assert "(Object contains unknown field `novel`)" in record.trouble
+    assert record.trouble.endswith("are not known; it goes on where it runs")
+    cluster.enter("next", slots=4)
+    cluster.wait_reason("next", "waits for 4 slots; 1 is free")
+    assert coord.get(at.order("w", "runs")).version == order.version
+    cluster.finish("runs")
+    cluster.wait("next", JobState.RUNNING)
+
+
+def test_a_job_of_which_neither_record_nor_orders_can_be_read_is_left_as_it_is(cluster, caplog):
+    coord, at = cluster.coord, cluster.at
+    cluster.start_masters("h1")
+    cluster.enter("runs", slots=3)
+    cluster.wait("runs", JobState.RUNNING)
+    cluster.end_masters("h1")
+    for path in (at.order("w", "runs"), at.record("runs")):
+        coord.set(path, b'{"novel": 1}')
+    cluster.start_masters("h2")
+    wait_until(lambda: "nor can its order " in caplog.text)
+    cluster.enter("next", slots=4)
+    cluster.wait_reason("next", "waits for 4 slots; 1 is free")
+    assert coord.get(at.record("runs")).data == b'{"novel": 1}'
+    assert cluster.states("runs") == ["RUNNING"]
+
+
+def test_slots_of_a_host_that_cannot_be_read_are_given_to_nobody(cluster, caplog):
+    """They counted as free, while jobs ran in them."""
+    coord, at = cluster.coord, cluster.at
+    cluster.start_masters("h1")
+    cluster.enter("runs", slots=3)
+    cluster.wait("runs", JobState.RUNNING)
+    coord.set(at.orders("w"), b"\xff{")
+    cluster.enter("next", slots=1)
+    cluster.wait_reason("next", "waits for 1 slot; 0 are free")
+    wait_until(lambda: "so that none of its slots are given to jobs" in caplog.text)
+    cluster.finish("runs")
+    assert coord.get(at.orders("w")).data == b"\xff{" and not coord.get(at.order("w", "runs"))
+    coord.set(at.orders("w"), b"")  # as the worker does that is started again
+    cluster.wait("next", JobState.RUNNING)
+
+
 def test_an_order_has_what_is_its_hosts_alone_however_many_hosts_there_are(cluster):
     hosts = [f"v{k}" for k in range(40)]
     for host in hosts:

@@ -238,6 +238,25 @@ class LaggingConnection:
         return None
 
 
+class FailingConnection(LaggingConnection):
+    """One whose first read fails, with a broken connection that is not heard of."""
+
+    def get(self, path: str, timeout_s: float) -> None:
+        self.n_tries += 1
+        if self.n_tries == 1:
+            raise self.refusal
+
+
+def test_a_node_whose_reading_failed_is_to_be_read_again():
+    """What had changed was known to nobody then: a task waited for one that had gone."""
+    coord = FailingConnection(errors.Unreachable("h:2181", "no answer", 10.0))
+    node = roster_module.WatchedNode(coord, "/table", lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(errors.Unreachable):
+        node.read()
+    assert node.is_stale
+    assert node.read() is None and not node.is_stale
+
+
 @pytest.mark.parametrize("refusal", [errors.Conflict("there"), errors.NotFound("no folder")])
 def test_a_server_that_lags_does_not_hold_a_registration_beyond_its_deadline(monkeypatch, refusal):
     seconds = itertools.count()

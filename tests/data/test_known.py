@@ -2,7 +2,9 @@
 
 import gzip
 import hashlib
+import io
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,6 +149,35 @@ def test_a_wrong_download_leaves_nothing_behind(site, tmp_path, damage):
     with pytest.raises(NotFound, match="could not be fetched .* Nothing was kept; put the file"):
         data.mnist("test", download=True)
     assert os.listdir(tmp_path / "data" / "mnist") == []
+
+
+def test_a_site_that_sends_a_byte_now_and_then_is_left_for_the_next(site, tmp_path, monkeypatch):
+    """It was listened to for ever: each byte came in time."""
+    seconds = [0.0]
+
+    class Dribble(io.BytesIO):
+        def read1(self, size=-1):
+            seconds[0] += 20.0
+            return b"\x1f"
+
+        def read(self, size=-1):
+            pytest.fail("it waits for a whole piece")
+
+    known_open = download.urllib.request.urlopen
+
+    def opened(address, timeout):
+        return Dribble() if "nowhere" in address else known_open(address, timeout=timeout)
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", opened)
+    monkeypatch.setattr(download, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    assert data.mnist("test", download=True).y.tolist() == [3, 4]
+    assert seconds[0] == 2 * (download.WHOLE_S + 20.0)
+    for file in site.iterdir():
+        file.unlink()
+    for file in (tmp_path / "data" / "mnist").iterdir():
+        file.unlink()
+    with pytest.raises(NotFound, match="nowhere/: 31 bytes came in 600 s, not all of it"):
+        data.mnist("test", download=True)
 
 
 def test_a_folder_that_cannot_be_made(site, tmp_path):

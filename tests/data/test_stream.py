@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import horn
-from horn.data import Dataset, Stream, permutation
+from horn.data import Dataset, Stream, permutation, stream
 from horn.data.stream import AHEAD, JOIN_S, Feed, is_stream
 from horn.errors import DataError, JobError, ModelError, Stopped, Timeout
 from horn.training import loop
@@ -215,6 +215,15 @@ def test_what_never_comes_is_waited_for_until_one_gives_up(silent: Any) -> None:
     begun = monotonic()
     feed.close()  # it does not wait for the source, which may never come back
     assert monotonic() - begun < JOIN_S and len(threads()) == 1
+
+
+def test_a_reader_that_is_left_behind_is_told(silent: Any, monkeypatch: Any, caplog: Any) -> None:
+    """Who trained on with the same stream was told that its generator is executing already."""
+    monkeypatch.setattr(stream, "JOIN_S", 0.05)
+    feed = Feed(Stream(silent(8), name="clicks"), 5)
+    assert feed.take(5, never) is not None
+    feed.close()
+    assert "clicks: the stream was asked for its next item and has not given it" in caplog.text
 
 
 def test_a_silent_stream_ends_with_the_time(silent: Any, monkeypatch: Any) -> None:
