@@ -64,6 +64,8 @@ class HostStore:
     ) -> None:
         self.folder, self.shared, self.user = folder, shared, user
         self._lock = threading.Lock()
+        for base in (folder, shared or folder):
+            _check_text(base)
         try:
             for base in (folder,) if shared is None else (folder, shared):
                 for path in (base, base / "packages", base / "jobs"):
@@ -324,6 +326,18 @@ def _copy(folder: Path, target: Path) -> None:
         _, path, reason = error.args[0][0]  # a text: [Errno 28] No space left on device: ...
         said = re.sub(r"^\[Errno \d+\] |: '.*$", "", str(reason))
         raise ClusterError(f"{path} cannot be written: {said}") from error
+
+
+def _check_text(folder: Path) -> None:
+    """Raise JobError for a folder whose name cannot be sent to processes, which is sent as text."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        shown = str(folder).encode("utf-8", "backslashreplace").decode()
+        raise JobError(
+            f"{shown} cannot be used: its name is not UTF-8; give --dir and --shared folders whose "
+            f"names are or, if LC_ALL=C misreads it, set LC_ALL=C.UTF-8"
+        ) from None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -84,6 +84,16 @@ def test_a_clock_that_goes_back_hides_nothing(tmp_path: Path, clock: Clock):
     assert written_since(tmp_path / "a.log", 10.0) == 0
 
 
+@pytest.mark.parametrize("which", ["folder", "shared"])
+def test_a_folder_whose_name_is_not_utf_8_is_refused_with_its_name(tmp_path: Path, which: str):
+    """A job there ended as a bug in horn."""
+    folders = {"folder": tmp_path / "own", "shared": tmp_path / "shared"}
+    folders[which] = tmp_path / os.fsdecode(b"jo\xffb")
+    with pytest.raises(JobError, match=r"/jo\\udcffb cannot be used: its name is not UTF-8; give"):
+        HostStore(**folders)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_copy_on_a_full_disk_is_said_in_words(tmp_path: Path):
     """Two paths and a number of the system's were said besides."""
     made = HostStore(tmp_path / "w")
