@@ -31,6 +31,10 @@ def resolver(monkeypatch: Any) -> Iterator[threading.Event]:
     answers.set()
 
 
+def n_asked() -> int:
+    return sum(thread.name == "horn-resolve" for thread in threading.enumerate())
+
+
 def port_of_nobody() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
@@ -38,14 +42,14 @@ def port_of_nobody() -> int:
 
 def test_a_probe_does_not_wait_for_a_resolver_and_asks_it_once(resolver: threading.Event) -> None:
     """It stood still with it, and all messages of the task."""
-    n_threads = threading.active_count()
+    n_before = n_asked()
     probe, now_s = Probe(f"tcp://slow.example:{port_of_nobody()}", 1.0), 1.0
     for _ in range(3):
         assert probe.poll(now_s) is ProbeResult.NONE and probe.fd is None
         now_s += ATTEMPT_S + AGAIN_S
-    assert threading.active_count() == n_threads + 1
+    assert n_asked() == n_before + 1
     resolver.set()
-    wait_until(lambda: threading.active_count() == n_threads)
+    wait_until(lambda: n_asked() == n_before)
 
     def is_refused() -> bool:
         nonlocal now_s
