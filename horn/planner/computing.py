@@ -80,6 +80,13 @@ class Computing:
         self.layout = choose_layout(program, self.machine.products, self.batch_size)
         self.patched = find_patched(program, self.batch_size)
 
+    def in_patches(self, s: Statement) -> tuple[bool, ...]:
+        """Which passes of a loop run in patches, and whether it is left out for them, as the
+        statements around it decide; empty for most.
+        """
+        found = [each is not None for each in self.patched.loops.get(id(s), ())]
+        return (*found, True) if id(s) in self.patched.multiplied else tuple(found)
+
     def length(self, axis: str) -> Array:
         """The number of places of an axis that each task has (n_tasks,)."""
         if axis not in self._lengths:

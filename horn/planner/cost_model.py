@@ -22,6 +22,7 @@ from horn.program import (
     AllSteps,
     Buffer,
     Collect,
+    Convolve,
     Draw,
     Frame,
     Loop,
@@ -113,7 +114,8 @@ class Costs:
         used = choose_threads(network, batch_size, threads, n_tasks)
         self.slower = self.crowd / (1.0 + THREAD * (used - 1))
         self._traffic: dict[tuple[tuple[str, ...], tuple[str, ...]], Traffic] = {}
-        self._computed: dict[int, tuple[Statement, Array]] = {}  # by id, which they keep
+        # by id, which they keep, and by how windows are run
+        self._computed: dict[tuple[int, tuple[bool, ...]], tuple[Statement, Array]] = {}
         self._least: dict[int, tuple[Statement, Array]] = {}
 
     # --- exchanges
@@ -154,10 +156,11 @@ class Costs:
 
     def compute_s(self, statement: Statement, buffers: Mapping[str, Buffer]) -> Array:
         """Seconds of a statement that is no exchange, per task (n_tasks,)."""
-        found = self._computed.get(id(statement))
+        key = id(statement), self.computing.in_patches(statement)
+        found = self._computed.get(key)
         if found is None:
             seconds = self.computing.seconds(statement, buffers) * self.slower
-            found = self._computed[id(statement)] = (statement, seconds)
+            found = self._computed[key] = (statement, seconds)
         return found[1]
 
     # --- a batch
@@ -196,9 +199,9 @@ class Costs:
         if isinstance(s, Move):
             both_s = self._pack_s((s,), buffers) + self._unpack_s((s,), buffers)
             seconds = (both_s - self.machine.superstep_s) * self.crowd
-        elif self.is_dense or isinstance(s, (Matmul, Update)):
+        elif self.is_dense or isinstance(s, (Convolve, Matmul, Update)):
             seconds = self.compute_s(s, buffers)
-        else:  # it may be done elsewhere
+        else:  # the statements around it decide where it is done, and how
             seconds = np.zeros(self.n_tasks)
         self._least[id(s)] = s, seconds
         return seconds

@@ -258,8 +258,6 @@ class Search:
         # followed: what tasks compute and pack is more than the best takes with waiting.
         self.least_s: dict[Choice, float] = {}
         self.cache = PartitionCache(program)
-        # What a loop along windows takes depends on the statements around it.
-        self.is_bounded = not any(isinstance(s, (Convolve, Expand)) for s in program.statements)
 
     def link_options(self, layer: int, position: int) -> tuple[str, ...]:
         of = self.network.layers[layer]
@@ -408,15 +406,13 @@ class Search:
     def follow(self, choice: Choice, limit: float) -> None:
         """Cost a placement, until it takes as long as the limit. Raises CompileError."""
         program = self.partitioned(choice)
-        if self.is_bounded:
-            self.least_s[choice] = self.costs.least_s(program, limit)
-            if self.least_s[choice] >= limit:
-                return
+        self.least_s[choice] = self.costs.least_s(program, limit)
+        if self.least_s[choice] >= limit:
+            return
         program = scheduled(program, self.cache.ends)
-        if self.is_bounded:
-            self.least_s[choice] += self.costs.further_s(program)
-            if self.least_s[choice] >= limit:
-                return
+        self.least_s[choice] += self.costs.further_s(program)
+        if self.least_s[choice] >= limit:
+            return
         self.costed[choice] = self.costs.seconds(program)
 
     def program_of(self, choice: Choice) -> Program:

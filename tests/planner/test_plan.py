@@ -18,7 +18,9 @@ from horn.partition.share import Share
 from horn.planner import plan
 from horn.planner.assumptions import Assumption
 from horn.planner.machine import Machine
+from horn.planner.search import Search
 from horn.scheduling.choices import choose_threads, least_rows
+from tests.support.neurons import MaxPool
 
 HERE = Machine(n_cores=64)
 
@@ -56,11 +58,30 @@ class Loudest(horn.Neuron):
         self.feedforward(max(m.input * m.weight for m in messages))
 
 
+class Nearest(horn.Neuron):
+    """Whose windows run in patches, or synapse by synapse where tasks divide its layer."""
+
+    def forward(self, messages):
+        self.feedforward(min((m.input - m.weight) ** 2 for m in messages))
+
+
+def windows(neuron: type[horn.Neuron] | None = None) -> horn.Network:
+    net = horn.Network(seed=1)
+    net.input((6, 6, 2))
+    how = {"activation": "relu"} if neuron is None else {"neuron": neuron}
+    net.layer(connect=horn.Convolution(4, 3, padding="same"), **how)
+    net.layer(connect=horn.Window(2, stride=2), neuron=MaxPool)
+    net.output(4, activation="softmax", loss="cross_entropy")
+    return net
+
+
 NETS = {
     "chain": lambda: chain(784, 512, 512, 10),
     "joined": joined,
     "max": lambda: chain(12, 8, 3, neuron=Loudest),
     "sparse": lambda: chain(64, 40, 8, connect=horn.Sparse(fan_in=5)),
+    "windows": windows,
+    "patches": lambda: windows(Nearest),
 }
 
 
@@ -127,14 +148,21 @@ def test_a_very_deep_network_gets_the_best_of_those_that_there_is_time_for(monke
     assert search.seconds(best) <= min(map(search.seconds, starts))
 
 
+def follow_all(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search.costs, "least_s", lambda program, limit: 0.0)
+    monkeypatch.setattr(search.costs, "further_s", lambda program: 0.0)
+
+
 @pytest.mark.parametrize("name", [*NETS, "tiny", "deep"])
 @pytest.mark.parametrize(("n_tasks", "assumed"), [(2, ""), (3, "latency=1ms,bandwidth=100Mbit")])
-def test_placements_that_are_not_followed_would_not_have_been_taken(name, n_tasks, assumed):
+def test_placements_that_are_not_followed_would_not_have_been_taken(
+    name, n_tasks, assumed, monkeypatch
+):
     """The same trials and the same end as of a search that follows all of them."""
     net = NETS[name]() if name in NETS else chain(*[16] * 12) if name == "deep" else chain(4, 8, 3)
     machine = Assumption.parse(assumed).machine(HERE, n_tasks, "shm") if assumed else HERE
     search, whole = (plan.search(job(net), n_tasks, machine=machine) for _ in range(2))
-    whole.is_bounded = False
+    follow_all(whole, monkeypatch)
     assert search.run() == whole.run()
     assert list(search.least_s) == list(whole.least_s) == list(whole.costed)
     assert all(least <= whole.seconds(choice) for choice, least in search.least_s.items())
@@ -148,6 +176,13 @@ def test_few_placements_of_a_small_network_are_followed():
     assert len(search.least_s) == 81 and len(search.costed) < 16
 
 
+def test_few_placements_of_a_network_with_windows_are_followed():
+    """Their sums are most of its work, and are known before it is scheduled."""
+    search = plan.search(job(windows()), 2, machine=HERE)
+    search.run()
+    assert len(search.known) < 0.3 * len(search.least)
+
+
 def test_a_placement_that_cannot_predict_is_passed_over(monkeypatch):
     """The next best is found, though it was too dear to be followed at first."""
     described = job(chain(4, 8, 3))
@@ -159,7 +194,7 @@ def test_a_placement_that_cannot_predict_is_passed_over(monkeypatch):
 
     for each in (search, whole):
         monkeypatch.setattr(each, "refused", refused)
-    whole.is_bounded = False
+    follow_all(whole, monkeypatch)
     assert search.run() == whole.run()
     assert search.run()[0] != best
 
