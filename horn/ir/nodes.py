@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -588,7 +587,7 @@ def rebuild(
     node: Node, args: tuple[Node, ...], choose: Callable[[Node, Node, Node], Node] = select
 ) -> Node:
     """The node with other arguments, simplified again."""
-    if all(map(operator.is_, args, node.args)):
+    if args == node.args:  # by identity: equal nodes are one object
         return node
     if node.op is Op.SELECT:
         return choose(*args)
@@ -625,7 +624,7 @@ def replace(
         if isinstance(node, tuple):
             (node,) = node
             args = tuple([done[a] for a in node.args])
-            done[node] = node if all(map(operator.is_, args, node.args)) else rebuild(node, args)
+            done[node] = node if args == node.args else rebuild(node, args)
         elif node not in done:
             new = find(node)
             if new is None and node.args:
