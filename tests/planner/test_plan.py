@@ -180,7 +180,7 @@ def test_few_placements_of_a_network_with_windows_are_followed():
     """Their sums are most of its work, and are known before it is scheduled."""
     search = plan.search(job(windows()), 2, machine=HERE)
     search.run()
-    assert len(search.known) < 0.3 * len(search.least)
+    assert len(search.costed) < 0.3 * len(search.least_s)
 
 
 def test_a_placement_that_cannot_predict_is_passed_over(monkeypatch):
