@@ -94,7 +94,7 @@ JUDGES: dict[str, Callable[[str], bool]] = {
     "digits": accuracy(0.95),
     "eprop": signs_are_remembered,
     "feedback_alignment": accuracy(0.94),
-    "gru": accuracy(0.95),
+    "gru": accuracy(0.94),  # 0.951 to 0.974, as a processor rounds and by seed
     "heads": heads_are_right,
     "lenet": accuracy(0.95),
     "local": accuracy(0.95),
