@@ -18,7 +18,7 @@ from horn.activations import Activation, OfTwo
 from horn.connections import Edges
 from horn.connections.dense import Dense
 from horn.connections.placed import PLACED
-from horn.connections.sparse import Sparse
+from horn.connections.sparse import Sparse, checked
 from horn.connections.tied import Tied
 from horn.delays import MAX_STEPS
 from horn.errors import ModelError
@@ -264,7 +264,8 @@ def rebuild(
                 found["activation_name"],
                 None if found["interlayer"] is None else code.resolve(found["interlayer"]),
                 tuple(
-                    _link_from_json(link, network, arrays, layers, code) for link in found["links"]
+                    _link_from_json(link, network, arrays, layers, code, found["size"])
+                    for link in found["links"]
                 ),
                 None if found["bias"] is None else _init_from_json(found["bias"], code),
                 _loss_from_json(found["loss"], code),
@@ -311,6 +312,7 @@ def _link_from_json(
     arrays: Mapping[str, Array],
     described: Sequence[Mapping[str, Any]],
     code: CapturedCode,
+    n_receivers: int,
 ) -> Link:
     edges: Edges | None = None
     connection: Connects = Dense()
@@ -330,17 +332,34 @@ def _link_from_json(
         known = PLACED[found["connection"]](**fields)
         connection, edges = known, known.at(source.shape, weight).edges
     elif found["sparse"]:
-        names = [f"{weight}/{part}" for part in EDGE_ARRAYS]
-        shape = found.get("weight_shape")
-        shared = None if shape is None else (arrays[names[2]], tuple(shape))
-        edges = Edges(arrays[names[0]], arrays[names[1]], *(shared or ()))
+        edges = edges_in_file(found, arrays, source.size, n_receivers)
         connection = Sparse(csr=(edges.indptr, edges.indices))
+    if edges is not None and len(edges.indptr) != n_receivers + 1:
+        raise ValueError(f"{weight} has {len(edges.indptr) - 1} receivers, not {n_receivers}")
     init = _init_from_json(found["init"], code)
     delay = number(found.get("delay", 0), int, 0, MAX_STEPS)
     named = str(found.get("input", ""))
     turned = bool(found.get("reversed", False))
     how: dict[str, Any] = {"input": named, "delay": delay, "is_reversed": turned}
     return Link(source, connection, edges, init, weight, **how)
+
+
+def edges_in_file(
+    link: Mapping[str, Any], arrays: Mapping[str, Array], n_sources: int, n_receivers: int
+) -> Edges:
+    """The synapses of a sparse link, of the arrays of a file, which may be damaged: kernels check
+    no index. Raises ValueError, or KeyError for an array that is not there.
+    """
+    weight, shape = link["weight"], link.get("weight_shape")
+    parts = EDGE_ARRAYS[: 2 if shape is None else 3]
+    given: list[Any] = [arrays[f"{weight}/{part}"] for part in parts]
+    given += [] if shape is None else [tuple(shape)]
+    try:
+        edges = checked(Edges(*given), n_sources, n_receivers, f"the synapses of {weight}")
+    except ModelError as error:
+        raise ValueError(str(error)) from error
+    assert edges is not None
+    return edges
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:

@@ -15,6 +15,7 @@ from horn.connections.placed import PLACED
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_from_json
+from horn.description import edges_in_file
 from horn.errors import DataError, ModelError
 from horn.layer_costs import EDGE_ARRAYS
 from horn.layers import Link
@@ -240,8 +241,8 @@ def synapses_in_file(
                 edges = PLACED[link["connection"]](**settings).at(shape, name).edges
                 found[name] = Synapses(edges, (link["connection"], shape, settings))
             elif link["sparse"]:
-                indptr, indices, weight = (arrays.get(f"{name}/{part}") for part in EDGE_ARRAYS)
-                found[name] = Synapses(Edges(indptr, indices, weight))  # type: ignore[arg-type]
+                edges = edges_in_file(link, arrays, below["size"], layer["size"])
+                found[name] = Synapses(edges)
             else:
                 found[name] = Synapses(None)
     return found

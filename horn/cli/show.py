@@ -24,7 +24,8 @@ def command(model: str, source: bool, plot: str | None, layer: str | None, as_js
     with modelfile.understood(model):
         _show(model, source, as_json)
     if plot is not None:
-        _draw(model, layer, plot)
+        with modelfile.understood(model):
+            _draw(model, layer, plot)
         click.echo(f"{'picture':<10} {plot}", err=as_json)
 
 
@@ -33,6 +34,7 @@ def _draw(model: str, layer: str | None, path: str) -> None:
     from horn import modelfile, plot
     from horn.connections import Edges
     from horn.connections.placed import PLACED
+    from horn.description import edges_in_file
 
     manifest, arrays = modelfile.read(model)
     layers = manifest["network"]["layers"]
@@ -45,19 +47,17 @@ def _draw(model: str, layer: str | None, path: str) -> None:
                 continue
             source = layers[link["source"]]
             shape = tuple(source.get("shape", ())) or (source["size"],)
-            kind, told = PLACED.get(link["connection"]), link.get("windows")
             own: Edges | None = None
-            if f"{link['weight']}/indices" in arrays:
-                indptr, indices = (arrays[f"{link['weight']}/{n}"] for n in ("indptr", "indices"))
-                own = Edges(indptr, indices, arrays.get(f"{link['weight']}/weight"))
-            elif kind is not None and told is not None:
+            if (told := link.get("windows")) is not None:
                 words = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
-                own = kind(**words).at(shape, each["name"]).edges
+                own = PLACED[link["connection"]](**words).at(shape, each["name"]).edges
+            elif link["sparse"]:
+                own = edges_in_file(link, arrays, source["size"], each["size"])
             for name in arrays:
                 if name == link["weight"] or name.startswith(link["weight"] + "."):
                     names.setdefault(each["name"], []).append(name)
                     below[name] = shape
-                    is_window = own is not None and own.is_shared and kind is not None
+                    is_window = own is not None and own.is_shared and told is not None
                     edges[name] = None if is_window else own
     plot.draw(arrays, names, below, edges, layer, path)
 

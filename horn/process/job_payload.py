@@ -425,7 +425,7 @@ def _job(
             name: Aggregate(a.layer, code.resolve(a.of_layer), a.of_samples)
             for name, a in spec.aggregates.items()
         }
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ProtocolError(f"payload: {type(error).__name__}: {error}") from error
     optimizer = _thing_from_json(spec.optimizer, code, Optimizer)
     stopping, augment = spec.early_stopping, spec.augment

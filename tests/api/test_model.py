@@ -24,6 +24,7 @@ import pytest
 
 import horn
 from horn import backends, modelfile
+from horn.connections import Edges
 from horn.description import Description, rebuild
 from horn.errors import DataError, ModelError, NotFound
 from horn.model import Model
@@ -479,6 +480,59 @@ def damaged(path: Path, how: str) -> None:
         with_manifest(path, {"format": 99, "horn": "9.0"})
         return
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "part, value, said",
+    [
+        ("indices", 4, "listens to source 4, but the layer below has neurons 0..3"),
+        ("indices", -5, "listens to source -5"),
+        ("indices", 10**9, "listens to source 1000000000"),
+        ("indptr", 7, "indptr must have 4 entries from 0 to 6"),
+        ("weight", 2, "a synapse has weight 2"),
+    ],
+)
+def test_synapses_of_a_file_that_are_outside_its_layers_are_refused(
+    part: str, value: int, said: str, tmp_path: Path
+) -> None:
+    """Kernels check no index: they read what lay behind the sources, or were ended by a signal."""
+
+    class Halves:
+        def edges(self, n_sources: int, n_receivers: int, rng: Any) -> Edges:
+            indices = np.tile([0, n_sources - 1], n_receivers)
+            weight = np.tile([0, 1], n_receivers)
+            return Edges(2 * np.arange(n_receivers + 1), indices, weight, (2,))
+
+    net = horn.Network(seed=1)
+    net.input(4)
+    net.layer(3, activation="tanh", connect=Halves())
+    net.output(2, activation="identity", loss="squared_error")
+    path, data = tmp_path / "m.horn", (np.ones((4, 4)), np.ones((4, 2)))
+    horn.train(horn.Job(net, data, epochs=1)).model.save(path)
+    manifest, arrays = modelfile.read(path)
+    Model.load(path)
+    array = arrays[f"layer1.weight/{part}"].copy()
+    array[-1] = value
+    modelfile.write(path, manifest, {**arrays, f"layer1.weight/{part}": array})
+    for read in (Model.load, lambda path: horn.Job(net, data, initial=path)):
+        with pytest.raises(ModelError, match=said) as caught:
+            read(path)
+        assert str(path) in str(caught.value) and "is damaged" in str(caught.value)
+
+
+def test_a_layer_of_a_file_of_another_size_than_its_windows_is_refused(tmp_path: Path) -> None:
+    net = horn.Network(seed=1)
+    net.input((4, 4, 1))
+    net.layer(connect=horn.Local(channels=1, kernel=2), activation="tanh")
+    net.output(2, activation="identity", loss="squared_error")
+    path = tmp_path / "m.horn"
+    data = np.ones((4, 4, 4, 1)), np.ones((4, 2))
+    horn.train(horn.Job(net, data, epochs=1)).model.save(path)
+    network = modelfile.read_manifest(path)["network"]
+    network["layers"][1] |= {"size": 90, "shape": [9, 10, 1]}
+    with_manifest(path, {"network": network})
+    with pytest.raises(ModelError, match="has 9 receivers, not 90.*is damaged"):
+        Model.load(path)
 
 
 @pytest.mark.parametrize(

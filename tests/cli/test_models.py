@@ -216,6 +216,17 @@ def test_show_runs_nothing_of_the_file(run: Any, model: str, folder: Path) -> No
     assert run("evaluate", "evil.horn", "rows.npz").files == {"was-run"}  # it would have shown
 
 
+def test_a_damaged_file_is_not_drawn(run: Any, model: str) -> None:
+    from horn import modelfile
+
+    pytest.importorskip("matplotlib")
+    manifest, arrays = modelfile.read(model)
+    manifest["network"]["layers"][1]["links"][0]["source"] = 9
+    modelfile.write("odd.horn", manifest, arrays)
+    done = run("show", "odd.horn", "--plot", "p.png")
+    assert done.code == 2 and "odd.horn" in done.err and "is damaged" in done.err
+
+
 def test_check_says_how_neurons_run_and_that_backwards_agree(run: Any, folder: Path) -> None:
     neuron = """
 class Own(horn.Neuron):
