@@ -55,7 +55,9 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
     rows = y.reshape(-1, network.last.size)
     if data.lengths is not None and network.last.each_step:
         rows = rows[valid(data.lengths, network.steps)]
-    if not ((y == 0) | (y == 1)).all() or (kind == "one-hot" and (rows.sum(axis=1) != 1).any()):
+    if not ((rows == 0) | (rows == 1)).all():
+        return None
+    if kind == "one-hot" and (rows.sum(axis=1) != 1).any():
         return None
     return kind
 

@@ -93,13 +93,13 @@ def check_finite(dataset: Dataset) -> None:
 
 
 def read_of_steps(y: np.ndarray, ends: np.ndarray | None, steps: int) -> np.ndarray:
-    """Targets (n, columns) with 0 for NaN and infinity behind the ``ends`` of sequences, where they
-    are numbers (n, steps): nobody reads these, if they are of steps, which the network says.
+    """Targets (n, columns) with 0 behind the ``ends`` of sequences, where they are numbers
+    (n, steps): nobody reads these, if they are of steps, which the network says.
     """
     if ends is None or y.dtype.kind != "f" or y.shape[1:] != (steps,):
         return y
     behind = np.arange(steps) >= ends[:, None]
-    return np.where(behind & ~np.isfinite(y), 0.0, y)
+    return np.where(behind, 0.0, y)
 
 
 def check_targets_finite(y: np.ndarray, name: str) -> None:

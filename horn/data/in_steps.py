@@ -522,10 +522,10 @@ def _of_dataset(
 
 
 def _read(data: Dataset, shapes: TargetShapes, what: str) -> Dataset:
-    """The dataset, without what is not finite behind the ends of sequences where each step is
-    answered. Raises DataError where such numbers are of an answer to the whole sequence.
+    """The dataset, without the numbers behind the ends of sequences where each step is answered.
+    Raises DataError where such that are not finite are of an answer to the whole sequence.
     """
-    if data.lengths is None or data.y is None or data.has_labels or np.isfinite(data.y).all():
+    if data.lengths is None or data.y is None or data.has_labels:
         return data
 
     def read(y: Array, name: str) -> Array:

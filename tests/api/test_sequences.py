@@ -244,6 +244,34 @@ def test_no_sequences_are_answered_and_not_learned_from(shape, rng):
     assert model.predict(none).shape == (0, 2)
 
 
+@pytest.mark.parametrize("behind", [-1.0, 1e39, np.nan])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_targets_behind_the_lengths_are_of_no_matter(rng, behind: float, is_named: bool):
+    """-1 there was refused as a target that is not between 0 and 1, 1e39 as infinity."""
+    ends = np.array([3, 5, 2, 5])
+    x, y = rng.normal(size=(4, STEPS, 2)), rng.integers(0, 2, (4, STEPS)).astype(float)
+    is_behind = np.arange(STEPS) >= ends[:, None]
+
+    def job(padding: float, **settings):
+        net = horn.Network(seed=3)
+        hidden = net.layer(3, activation="tanh", inputs=net.input(2, steps=STEPS), name="hidden")
+        kinds = {"activation": "sigmoid", "loss": "binary_cross_entropy", "each_step": True}
+        for name in ("a", "b") if is_named else ("a",):
+            net.output(1, inputs=hidden, name=name, **kinds)
+        filled = np.where(is_behind, padding, y)
+        given = {"a": filled, "b": filled.copy()} if is_named else filled
+        data = horn.data.sequences(x, given, lengths=ends)
+        return horn.Job(net, data, epochs=2, validation=data, metrics=["mae"], **settings)
+
+    for settings in ({},) if is_named else ({}, {"class_weight": "balanced"}):
+        expected, found = (
+            horn.train(job(padding, **settings), progress=False) for padding in (0.0, behind)
+        )
+        for one, other in zip(expected.history, found.history, strict=True):
+            own = [name for name in one if "loss" in name or "mae" in name or "acc" in name]
+            assert len(own) > 3 and [one[k] for k in own] == [other[k] for k in own]
+
+
 def test_a_weight_for_each_step_is_refused_where_the_last_is_judged(rng):
     x, y = sequences(rng)
     each, last = [np.ones(len(one)) for one in x], [one[-1] for one in y]
