@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from horn import formats
 from horn.atomic_write import atomic_write
 from horn.errors import HornError, ModelError
 from horn.formats.files import missing
@@ -118,15 +119,24 @@ def _is_kept_for_others(target: Path, folder: Path) -> bool:
 
 def check_not_read(path: str | os.PathLike[str], sources: Iterable[str]) -> None:
     """Raise ModelError for a result that would replace a file that it is made of. sources : files,
-    and data as ``horn.data.load`` takes them: "x.npy,y.npy", "rows.npz:test".
+    and data as ``horn.data.load`` takes them: "x.npy,y.npy", "rows.npz:test", a folder of shards.
     """
     for source in sources:
         for name in (source, source.rpartition(":")[0], *source.split(",")):
             with contextlib.suppress(OSError, ValueError):  # no file of that name
-                if os.path.samefile(path, os.path.expanduser(name.strip())):
-                    raise ModelError(
-                        f"{os.fspath(path)}: is read here, and would be replaced; name another file"
-                    )
+                for read in _files(os.path.expanduser(name.strip())):
+                    if os.path.samefile(path, read):
+                        raise ModelError(
+                            f"{os.fspath(path)}: is read here, and would be replaced; name "
+                            "another file"
+                        )
+
+
+def _files(name: str) -> list[str]:
+    """The file, or the shards in the folder."""
+    if not os.path.isdir(name):
+        return [name]
+    return [os.path.join(name, each) for each in os.listdir(name) if formats.is_shard(each)]
 
 
 def data_of(job: Any) -> list[str]:

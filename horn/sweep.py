@@ -64,10 +64,16 @@ def _values(text: str, found: str) -> list[str]:
     else:
         ends = math.log(low), math.log(high)
         numbers = [math.exp(ends[0] + (ends[1] - ends[0]) * k / steps) for k in range(steps + 1)]
-        numbers[0], numbers[-1] = low, high
+    if not all(map(math.isfinite, numbers)):
+        raise JobError(f"--set {text}: a range is of finite numbers; {low:g} to {high:g} is none")
+    numbers[0], numbers[-1] = low, high
     if re.fullmatch(r"[+-]?\d+", first) and re.fullmatch(r"[+-]?\d+", last):
         return list(dict.fromkeys(str(round(number)) for number in numbers))
-    return [f"{number:.6g}" for number in numbers]
+    for digits in range(6, 18):  # as few as tell the numbers apart, and the ends as they were given
+        texts = list(dict.fromkeys(f"{number:.{digits}g}" for number in numbers))
+        if len(texts) == len({*numbers}) and (float(texts[0]), float(texts[-1])) == (low, high):
+            break
+    return texts
 
 
 @dataclass

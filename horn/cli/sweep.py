@@ -198,7 +198,9 @@ def _here(
     import tempfile
 
     from horn.executor.launch import cores
+    from horn.modelfile import place_of
 
+    path = place_of(path)
     n_slots = slots or cores()
     each = options["groups"] * options["tasks"]
     at_once = max(n_slots // each, 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 
@@ -64,6 +65,15 @@ def format_of(name: str) -> FileFormat | None:
 def known() -> str:
     """The formats in a message."""
     return ", ".join(each.words + ", also .gz" * each.has_gz for each in FORMATS)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a file of this name is read with the folder that it is in."""
+    return any(
+        fnmatchcase(name, pattern) or (not each.is_pair and fnmatchcase(name, f"y{pattern[1:]}"))
+        for each in FORMATS
+        for pattern in each.shards
+    )
 
 
 def shards() -> str:

@@ -418,7 +418,16 @@ def test_no_result_replaces_what_it_is_made_of(run: Any, folder: Path) -> None:
     assert run("submit", "own.py", "-q").code == 0
     np.savez(folder / "rows.npz", x_test=np.ones((2, 2)))
     (folder / "model.csv").write_bytes((folder / "own.horn").read_bytes())
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    (folder / "d").mkdir()
+    np.save(folder / "d" / "x0.npy", np.ones((2, 2)))
+    np.save(folder / "d" / "y0.npy", np.zeros(2, int))
+    own = text.replace("rows.csv", "d")
+    (folder / "shards.py").write_text(own)
+
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    before = files()
     for words in (
         "predict own.horn rows.csv --label 3 -o rows.csv",
         "predict own.horn rows.csv --label 3 -o link.csv",
@@ -427,12 +436,16 @@ def test_no_result_replaces_what_it_is_made_of(run: Any, folder: Path) -> None:
         "submit own.py -o rows.csv",
         "submit own.py --profile rows.csv",
         "sweep own.py --set epochs=1,2 -o link.csv",
+        "predict own.horn d -o d/x0.npy",
+        "submit shards.py -o d/y0.npy",
     ):
         done = run(*words.split())
         written = words.split()[-1]
         assert done.code == 2 and f"{written}: is read here, and would be replaced" in done.err
-    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert before == files()
     assert run("predict", "own.horn", "rows.csv", "--label", "3", "-o", "new.csv").code == 0
+    for _ in range(2):
+        assert run("predict", "own.horn", "d", "-o", "d/answers.npy").code == 0
 
 
 def test_a_column_too_many_is_told_with_the_option_that_says_what_it_is(

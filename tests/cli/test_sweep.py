@@ -53,6 +53,10 @@ def test_every_combination_is_tried_the_last_setting_first():
         ("a=0:1.0:lin:5", ["0", "0.25", "0.5", "0.75", "1"]),
         ("a=1e-4:1e-2:log:3", ["0.0001", "0.001", "0.01"]),
         ("a=10:100:log:3", ["10", "32", "100"]),
+        ("a=0.12345678:0.5:log:2", ["0.12345678", "0.5"]),
+        ("a=1000000.5:2000000.5:lin:3", ["1000000.5", "1500000.5", "2000000.5"]),
+        ("a=1.0:1.0000003:lin:4", ["1", "1.0000001", "1.0000002", "1.0000003"]),
+        ("a=0.5:0.5:lin:4", ["0.5"]),
         ("a=3:1:lin:3", ["3", "2", "1"]),
         ("a=1:3:lin:9", ["1", "2", "3"]),
         ("a= sgd , adam,sgd", ["sgd", "adam"]),
@@ -67,6 +71,12 @@ def test_values(text, expected):
                                   "a=0:1:log:3", "a=1:2:log:x"])  # fmt: skip
 def test_what_is_no_range_says_how_one_is_written(text):
     with pytest.raises(JobError, match=r"--set .*(KEY=VALUES|FIRST:LAST|numbers above 0)"):
+        combinations([text])
+
+
+@pytest.mark.parametrize("text", ["a=1e400:2:lin:2", "a=1:1e400:log:3", "a=-1e308:1e308:lin:3"])
+def test_the_values_of_a_range_are_finite(text: str):
+    with pytest.raises(JobError, match=r"--set .*finite numbers"):
         combinations([text])
 
 
@@ -106,6 +116,15 @@ def test_a_sweep_prints_a_table_and_keeps_the_best_model(run: Any) -> None:
     assert alone.code == 0
     for name, array in horn.Model.load("alone.horn").parameters.items():
         np.testing.assert_allclose(best[name], array, rtol=1e-5, atol=1e-7)
+
+
+def test_the_best_model_goes_where_a_link_leads(run: Any, folder: Path) -> None:
+    """The link was replaced by a file, which horn submit does not."""
+    (folder / "models").mkdir()
+    (folder / "link.horn").symlink_to("models/real.horn")
+    assert run("sweep", "job.py", "--set", "epochs=1", "-o", "link.horn", "-q").code == 0
+    assert (folder / "link.horn").is_symlink()
+    assert horn.Model.load("models/real.horn").facts["epochs"] == 1
 
 
 def test_json_has_every_run_and_monitor_says_what_is_better(run: Any) -> None:
