@@ -21,7 +21,15 @@ from typing import Any, ClassVar, TypeAlias
 
 from horn.aggregates import COLUMNS
 from horn.atomic_write import atomic_write
-from horn.errors import CallbackError, HornError, JobError, ModelError, described
+from horn.errors import (
+    CallbackError,
+    HornError,
+    JobError,
+    ModelError,
+    described,
+    is_finite,
+    is_whole,
+)
 from horn.mistakes import constructed, is_function, shown, teaches
 from horn.modelfile import PROGRAMS, check_not_read, data_of
 from horn.sources import line_of
@@ -312,6 +320,8 @@ class Watching(Callback):
         name = type(self).__name__
         if mode not in (None, "min", "max"):
             raise ModelError(f'{name}: mode must be "min" or "max", got {mode!r}')
+        if not is_finite(min_delta):
+            raise ModelError(f"{name}: min_delta must be a finite number, got {min_delta!r}")
         self.monitor, self.mode, self.min_delta = monitor, mode, min_delta
         self.best: float | None = None
 
@@ -423,10 +433,17 @@ class ReduceOnPlateau(Watching):
         least: float = 0.0,
     ) -> None:
         super().__init__(monitor, mode, min_delta)
-        if not 0.0 < factor < 1.0:
+        if not is_finite(factor) or not 0.0 < factor < 1.0:
             raise ModelError(f"ReduceOnPlateau: factor must be between 0 and 1, got {factor!r}")
-        if patience < 1:
-            raise ModelError(f"ReduceOnPlateau: patience must be at least 1 epoch, got {patience}")
+        if not is_whole(patience, 1):
+            raise ModelError(
+                "ReduceOnPlateau: patience must be a whole number of epochs from 1, got "
+                f"{patience!r}"
+            )
+        if not is_finite(least, 0.0):
+            raise ModelError(
+                f"ReduceOnPlateau: least is a learning rate, a finite number from 0; got {least!r}"
+            )
         self.factor, self.patience, self.least = factor, patience, least
         self.waited = 0
 
@@ -450,6 +467,11 @@ class CSVLogger(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], separator: str = ",") -> None:
+        if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n':
+            raise ModelError(
+                'CSVLogger: separator is one character between values, as ";"; got '
+                f"{separator!r:.80}"
+            )
         self.path, self.separator = path, separator
 
     def check(self, job: Job) -> None:

@@ -32,8 +32,9 @@ Each class names the exit code that a command ends with (``horn --help`` lists t
 from __future__ import annotations
 
 import errno
+import math
 import os
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from horn.own_lines import OwnLines, shell
@@ -97,6 +98,12 @@ def is_whole(value: Any, least: int) -> bool:
     """Whether it is a whole number, of Python or NumPy, and at least so large; True is none."""
     is_number = isinstance(value, Integral) and not isinstance(value, bool)
     return is_number and bool(value >= least)
+
+
+def is_finite(value: Any, least: float = -math.inf) -> bool:
+    """Whether it is a finite number, of Python or NumPy, and at least so large; True is none."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and bool(value >= least)
 
 
 def check_whole(what: str, value: object, least: int, bits: int = 0) -> None:

@@ -19,7 +19,7 @@ from horn.data.checks import check_weights
 from horn.data.classes import check_kept
 from horn.data.stream import Stream, as_stream, is_stream
 from horn.delays import MAX_STEPS, hears_reversed
-from horn.errors import JobError, ModelError, is_whole
+from horn.errors import JobError, ModelError, is_finite, is_whole
 from horn.initial import beginning
 from horn.job_checks import (
     aggregates_of,
@@ -72,6 +72,10 @@ class EarlyStopping:
             raise ModelError(
                 f"EarlyStopping: patience must be a whole number of epochs from 1, got "
                 f"{self.patience!r}"
+            )
+        if not is_finite(self.min_delta):
+            raise ModelError(
+                f"EarlyStopping: min_delta must be a finite number, got {self.min_delta!r}"
             )
 
 

@@ -179,6 +179,7 @@ METRICS: dict[str, Metric] = {
     )
 }
 TOP = re.compile(r"top([1-9]\d{0,4})")
+OF_EVALUATE = ("schema", "model", "data", "samples")  # beside metrics, in one JSON object
 KNOWN = f"accuracy, {', '.join(list(METRICS)[1:])}, top5 (or another number)"
 
 
@@ -212,8 +213,10 @@ def _metric(given: Any, where: str) -> Metric:
             f'{where}: a metric is a name, as "f1", or a function f(y_true, y_pred); got {given!r}'
         )
     is_known = name == "loss" or name in METRICS or TOP.fullmatch(name)
-    if is_known or not name.isidentifier():
+    if is_known or name in OF_EVALUATE or not name.isidentifier():
         taken = f'; "{name}" is that of one of horn\'s, val_{name}' if is_known else ""
+        if name in OF_EVALUATE:
+            taken = f'; horn evaluate --json has "{name}" already'
         raise ModelError(
             f"{where}: {given!r} needs a name of its own, by which its column is called{taken}: "
             f"write it as  def of_mine(y_true, y_pred): ..."

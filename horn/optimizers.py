@@ -33,7 +33,12 @@ _SHARE = "at least 0 and below 1", lambda value: 0 <= value < 1
 _ABOVE = "above 0", lambda value: value > 0
 _NORM = "above 0, and finite, or None for no bound", lambda value: 0 < value < float("inf")
 _FROM = "0 or more, and finite", lambda value: 0 <= value < float("inf")
-_RANGES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_EPS = (
+    "above 0, and finite: a weight whose gradient is 0 would be 0 / 0",
+    lambda value: 0 < value < float("inf"),
+)
+_Ranges = Mapping[str, tuple[str, Callable[[Any], bool]]]
+_RANGES: _Ranges = {
     **dict.fromkeys(("momentum", "beta1", "beta2", "rho"), _SHARE),
     "clip_value": _ABOVE,
     "clip_norm": _NORM,
@@ -61,6 +66,7 @@ class Optimizer:
     clip_norm: float | None = None
 
     slots: ClassVar[tuple[str, ...]] = ()
+    _own_ranges: ClassVar[_Ranges] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -94,12 +100,13 @@ class Optimizer:
                     f"frozen=True), or pass it: {name}({each.name}={own!r})"
                 )
         schedules.check(self.learning_rate, name)
+        ranges = {**_RANGES, **self._own_ranges}
         for what, value in vars(self).items():
-            if what not in _RANGES or (what.startswith("clip_") and value is None):
+            if what not in ranges or (what.startswith("clip_") and value is None):
                 continue
             if not isinstance(value, Real) or isinstance(value, bool):
                 raise ModelError(f"{name}: {what} must be a number, got {value!r}")
-            said, is_within = _RANGES[what]
+            said, is_within = ranges[what]
             if not is_within(value):
                 raise ModelError(f"{name}: {what} must be {said}, got {value!r}")
 
@@ -209,6 +216,7 @@ class Adagrad(Optimizer):
 
     eps: float = 1e-10
     slots: ClassVar[tuple[str, ...]] = ("squares",)
+    _own_ranges: ClassVar[_Ranges] = {"eps": _EPS}
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         s = slots["squares"] + g * g
@@ -230,6 +238,7 @@ class RMSProp(Optimizer):
     rho: float = 0.9
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("squares",)
+    _own_ranges: ClassVar[_Ranges] = {"eps": _EPS}
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         s = self.rho * slots["squares"] + (1.0 - self.rho) * g * g
@@ -251,6 +260,7 @@ class AdaDelta(Optimizer):
     rho: float = 0.95
     eps: float = 1e-6
     slots: ClassVar[tuple[str, ...]] = ("squares", "steps")
+    _own_ranges: ClassVar[_Ranges] = {"eps": _EPS}
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         s = self.rho * slots["squares"] + (1.0 - self.rho) * g * g

@@ -277,9 +277,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             before, self._made_as = None, self._shape()
         held = None
         if self.early_stopping:
+            seed = self._seed()
             try:
                 x, held_x, y, held_y = train_test_split(
-                    x, y, test_size=self.validation_fraction, random_state=self._seed(),
+                    x, y, test_size=self.validation_fraction, random_state=seed,
                     stratify=y if is_class else None,
                 )  # fmt: skip
             except ValueError:  # in the words of train_test_split

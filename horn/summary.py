@@ -121,7 +121,7 @@ def memory_bytes(job: Job) -> dict[str, int]:
     units = sum(layer.size for layer in job.network.layers)
     return {
         "parameters": learned * item,
-        "optimizer": learned * item * len(job.optimizer.slots),
+        "optimizer": learned * item * len(job.optimizer.kept_slots),
         # an output, a summed input and a delta per neuron and sample, at each step of a sequence
         "activations": 3 * units * job.most_rows * item * max(job.network.steps, 1),
         "data": sum(

@@ -73,7 +73,10 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # the cells are no markup: a name may be "a[/b]"
 
+    columns = [printable(name) for name in columns]
+    rows = [[printable(cell) for cell in row] for row in rows]
     stream = sys.stderr if err else sys.stdout
     # A pipe has no width: there a row is one line, whatever its length.
     console = Console(file=stream, width=None if stream.isatty() else 1000, highlight=False)
@@ -84,12 +87,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
         numbers = numbers and any(cell[-1:].isdigit() for cell in cells)
         words = cells if numbers else [word for cell in cells for word in cell.split()]
         shown.add_column(
-            name,
+            Text(name),
             justify="right" if numbers else "left",
             min_width=max(map(cell_len, [*words, *name.split()]), default=0),
         )
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(Text, row))
     least = sum(2 + (column.min_width or 0) for column in shown.columns)
     console.width = max(console.width, least)
     if stream.isatty():
@@ -99,6 +102,11 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool) -
         console.print(shown)
     for text in captured.get().splitlines():
         click.echo(text.rstrip(), err=err)
+
+
+def printable(text: str) -> str:
+    """The text with what would command a terminal, as ESC, as it is written in Python."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 def age(seconds: float) -> str:
@@ -171,7 +179,7 @@ class ProgressBar(Progress):
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
-        self.console = Console(stderr=True, highlight=False)
+        self.console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self.rich = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -209,7 +217,7 @@ class ProgressBar(Progress):
             self.rich.update(self.task, completed=done, total=done)
 
     def note(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text)
 
     def end(self) -> None:
         self.rich.stop()

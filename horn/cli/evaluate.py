@@ -47,9 +47,7 @@ def command(model: str, data: str, backend: str, names: tuple[str, ...], label: 
     found = samples_of(data, trained, label=label, ids=ids)
     values = trained.evaluate(found, metrics=names or None)
     if as_json:
-        terminal.print_json(
-            {"schema": "horn.evaluate/1", "model": model, "data": data, "samples": len(found)}
-            | values
-        )
+        head = {"schema": "horn.evaluate/1", "model": model, "data": data, "samples": len(found)}
+        terminal.print_json(head | values | head)  # an older file may have a metric called so
     else:
         click.echo(terminal.metrics(values))

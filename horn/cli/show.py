@@ -70,7 +70,8 @@ def _show(model: str, source: bool, as_json: bool) -> None:
     if as_json:
         terminal.print_json({"schema": "horn.model/1", "file": model, **manifest})
         return
-    click.echo(f"{model}  {quantities.size(os.path.getsize(model))}, {manifest['dtype']}\n")
+    dtype = terminal.printable(manifest["dtype"])
+    click.echo(f"{model}  {quantities.size(os.path.getsize(model))}, {dtype}\n")
     shapes = modelfile.shapes(model)
     layers = manifest["network"]["layers"]
     rows = [contents.row(index, layer, shapes) for index, layer in enumerate(layers)]
@@ -82,8 +83,9 @@ def _show(model: str, source: bool, as_json: bool) -> None:
     terminal.table(columns, rows, err=False)
     click.echo()
     for name, text in contents.facts(manifest):
-        click.echo(f"{name:<10} {text}")
+        click.echo(terminal.printable(f"{name:<10} {text}"))
     for name, found in manifest["sources"].items():
-        click.echo(f"{'source':<10} {found['file']} ({name}), sha256 {found['sha256'][:16]}")
+        said = f"{'source':<10} {found['file']} ({name}), sha256 {found['sha256'][:16]}"
+        click.echo(terminal.printable(said))
         if source:
-            click.echo("\n" + found["text"].rstrip() + "\n")
+            click.echo("\n" + terminal.printable(found["text"].rstrip()) + "\n")

@@ -76,10 +76,11 @@ def read(folder: Path, *, labels: bool = True) -> tuple[SampleTable, units.Unit]
 
 def _shards(folder: Path) -> tuple[FileFormat, list[Path]]:
     """The format of a folder's shards, and the files in order."""
+    there = list(folder.iterdir())
     found = {
         kind: files
         for kind in formats.FORMATS
-        if (files := [path for pattern in kind.shards for path in folder.glob(pattern)])
+        if (files := [path for path in there if kind.is_shard(path.name)])
     }
     if not found:
         raise DataError(

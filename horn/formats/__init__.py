@@ -9,6 +9,7 @@ checksums).
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -38,7 +39,14 @@ class FileFormat:
     scale: float | None = None
 
     def fits(self, name: str) -> bool:
-        return bool(re.search(f"(?:{self.ending})$", name.removesuffix(".gz" * self.has_gz)))
+        """Whether a file of this name is one, whatever the case of its ending."""
+        name = name.lower().removesuffix(".gz" * self.has_gz)
+        return bool(re.search(f"(?:{self.ending})$", name))
+
+    def is_shard(self, name: str) -> bool:
+        """Whether a file of this name is read with the folder that it is in, as x."""
+        stem, ending = os.path.splitext(name)
+        return any(fnmatchcase(stem + ending.lower(), pattern) for pattern in self.shards)
 
     @property
     def reader(self) -> Any:
@@ -68,12 +76,9 @@ def known() -> str:
 
 
 def is_shard(name: str) -> bool:
-    """Whether a file of this name is read with the folder that it is in."""
-    return any(
-        fnmatchcase(name, pattern) or (not each.is_pair and fnmatchcase(name, f"y{pattern[1:]}"))
-        for each in FORMATS
-        for pattern in each.shards
-    )
+    """Whether a file of this name is read with the folder that it is in, as x or as its y."""
+    x_of = f"x{name[1:]}" if name[:1] == "y" else name
+    return any(each.is_shard(name if each.is_pair else x_of) for each in FORMATS)
 
 
 def shards() -> str:

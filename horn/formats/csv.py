@@ -425,7 +425,7 @@ def _open(path: Path) -> Iterator[IO[str]]:
             with suppress(io.UnsupportedOperation):  # a script has read some of it
                 sys.stdin.reconfigure(encoding="utf-8-sig", newline="")  # as files are read
         yield sys.stdin
-    elif path.suffix == ".gz":
+    elif path.suffix.lower() == ".gz":
         with gzip.open(path, "rt", encoding="utf-8-sig", newline="") as file:
             yield file
     else:

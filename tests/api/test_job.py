@@ -134,6 +134,9 @@ def test_early_stopping_watches_the_validation():
         horn.EarlyStopping(monitor="loss")
     with pytest.raises(ModelError, match="patience must be a whole number of epochs from 1, got 0"):
         horn.EarlyStopping(patience=0)
+    for wrong in ("x", float("nan"), None):
+        with pytest.raises(ModelError, match="EarlyStopping: min_delta must be a finite number"):
+            horn.EarlyStopping(min_delta=wrong)
 
 
 def test_a_network_that_cannot_run_is_refused_at_once():

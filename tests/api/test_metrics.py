@@ -545,3 +545,13 @@ def test_a_stream_is_not_scored_but_what_is_beside_it() -> None:
         horn.train(horn.Job(network(), stream, epochs=1, metrics=["f1"]))
     run = horn.train(horn.Job(network(), stream, epochs=1, metrics=["f1"], validation=(x, y)))
     assert run.metrics["validation"]["f1"] == run.model.evaluate(x, y)["f1"]
+
+
+def test_a_metric_has_no_name_that_evaluate_prints_beside_it():
+    """It replaced the number of samples in  horn evaluate --json."""
+
+    def samples(y_true, y_pred):
+        return 0.25
+
+    with pytest.raises(ModelError, match='horn evaluate --json has "samples" already'):
+        resolve(samples, "Job")

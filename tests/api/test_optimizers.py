@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import horn
+from horn import summary
 from horn.backends import Setup, make
 from horn.data import Dataset
 from horn.errors import ModelError
@@ -42,7 +43,10 @@ def test_nesterov_tells_the_weights_where_the_gradient_is_taken():
         (lambda: horn.Adam(beta1=None), "Adam: beta1 must be a number, got None"),
         (lambda: horn.Adam(clip_norm="1"), "Adam: clip_norm must be a number, got '1'"),
         (lambda: horn.Adagrad(eps=[1e-8]), "Adagrad: eps must be a number, got "),
-        (lambda: horn.RMSProp(eps=-1e-8), "RMSProp: eps must be 0 or more, and finite, got -1e-08"),
+        (lambda: horn.Adam(eps=-1e-8), "Adam: eps must be 0 or more, and finite, got -1e-08"),
+        (lambda: horn.Adagrad(eps=0), "Adagrad: eps must be above 0, and finite: .*0 / 0, got 0"),
+        (lambda: horn.RMSProp(eps=0.0), "RMSProp: eps must be above 0, and finite"),
+        (lambda: horn.AdaDelta(eps=0.0), "AdaDelta: eps must be above 0, and finite"),
         (lambda: horn.SGD(nesterov=True), r"nesterov looks ahead .* horn.SGD\(0.1, momentum=0.9"),
         (lambda: horn.SGD(0.1, 0.9, 0.9), "SGD: nesterov is True or False, got 0.9"),
         (lambda: horn.Direct(weight_decay=0.1), "Direct adds exactly what is pushed"),
@@ -51,6 +55,19 @@ def test_nesterov_tells_the_weights_where_the_gradient_is_taken():
 def test_settings_that_make_no_sense_are_refused(make, message):
     with pytest.raises(ModelError, match=message):
         make()
+
+
+def test_memory_is_of_the_slots_that_are_kept():
+    """Plain SGD was said to keep a velocity."""
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    kept = {}
+    for optimizer in (horn.SGD(0.1), horn.SGD(0.1, 0.9), horn.Adam()):
+        job = horn.Job(net, (np.eye(3), [0, 1, 0]), optimizer)
+        found = summary.memory_bytes(job)
+        kept[len(optimizer.kept_slots)] = found["optimizer"] / found["parameters"]
+    assert kept == {0: 0, 1: 1, 2: 2}
 
 
 def test_a_schedule_gives_the_rate_of_each_iteration():

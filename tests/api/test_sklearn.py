@@ -708,6 +708,12 @@ def test_too_few_samples_to_hold_out_are_told_by_the_estimators_own_names(
     assert "test_size" not in str(caught.value)
 
 
+def test_a_wrong_random_state_is_not_told_as_too_few_samples():
+    model = HornClassifier(epochs=1, early_stopping=True, random_state="abc")
+    with pytest.raises(ValueError, match="'abc' cannot be used to seed"):
+        model.fit(np.zeros((40, 2)), [0, 1] * 20)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

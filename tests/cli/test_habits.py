@@ -306,6 +306,21 @@ def test_resume_with_other_files_is_signed_with_the_clusters_key(
         assert run("fetch", job, *there).files == {f"{job}.horn"}
 
 
+@pytest.mark.parametrize("cell", ["a[/b]", "enc[left]", ":smile:", "\x1b]0;title\x07N"])
+def test_the_cells_of_a_table_are_text(cell: str, capsys: pytest.CaptureFixture[str]):
+    """A layer "a[/b]" ended horn show, check and submit with code 70; "[left]" was left out."""
+    terminal.table(["RUN", cell], [["1", cell]], err=False)
+    shown = repr(cell)[1:-1]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == [shown, shown]
+
+
+def test_the_lines_above_the_bar_are_text(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stderr", shown := io.StringIO())
+    bar = terminal.ProgressBar()
+    bar.note("[red]a[/b] :smile:")
+    assert shown.getvalue() == "[red]a[/b] :smile:\n"
+
+
 @pytest.mark.parametrize("width", [20, 40, 80])
 def test_a_narrow_terminal_cuts_no_word_and_no_number(width: int, monkeypatch: pytest.MonkeyPatch):
     """0.1245 was 0.12 above 45, a column one letter wide."""

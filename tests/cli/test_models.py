@@ -198,6 +198,20 @@ def test_show_json_is_the_manifest(run: Any, model: str) -> None:
     assert found["sources"]["mine"]["file"] == "mine.py"
 
 
+def test_names_in_a_file_command_no_terminal(run: Any, model: str) -> None:
+    from horn import modelfile
+
+    manifest, arrays = modelfile.read(model)
+    escape = "\x1b]0;title\x07N"
+    manifest["network"]["layers"][1] |= {"neuron_name": escape, "name": "[/x]"}
+    manifest["facts"]["data"] = escape
+    manifest["sources"]["mine"]["file"] = escape
+    modelfile.write("odd.horn", manifest, arrays)
+    done = run("show", "odd.horn", "--source")
+    assert done.code == 0 and "1 [/x]" in done.out
+    assert "\x1b" not in done.out and done.out.count(repr(escape)[1:-1]) == 3
+
+
 def test_show_runs_nothing_of_the_file(run: Any, model: str, folder: Path) -> None:
     """A model whose source would say so when it is run."""
     from horn import modelfile

@@ -113,3 +113,19 @@ def test_a_format_is_a_row_of_the_table(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"put .*, \*.txt there, or a folder of pictures"):
         data.load(str(tmp_path / "empty"))
     assert formats.examples().endswith(", rows.txt")
+
+
+def test_the_case_of_an_ending_does_not_matter(tmp_path):
+    text = b"1,2,0\n3,4,1\n"
+    (tmp_path / "A.CSV").write_bytes(text)
+    (tmp_path / "A.Csv.GZ").write_bytes(gzip.compress(text))
+    (tmp_path / "shards").mkdir()
+    for name in ("a.csv", "b.CSV"):
+        (tmp_path / "shards" / name).write_bytes(text)
+    for name, n in (("A.CSV", 2), ("A.Csv.GZ", 2), ("shards", 4)):
+        found = data.load(tmp_path / name)
+        assert found.x.tolist() == [[1, 2], [3, 4]] * (n // 2)
+        assert found.y.tolist() == [0, 1] * (n // 2)
+    with open(tmp_path / "X.NPY", "wb") as file:
+        np.save(file, np.ones((2, 2)))
+    assert data.load(tmp_path / "X.NPY").x.tolist() == [[1, 1], [1, 1]]
