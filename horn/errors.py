@@ -94,6 +94,11 @@ class JobError(HornError):
     exit_code = 2
 
 
+# Of bytes that horn did not write, as JSON or msgpack. msgspec's errors are ValueErrors; what is
+# nested without end is a RecursionError.
+UNREADABLE = (ValueError, RecursionError, OverflowError)
+
+
 def is_whole(value: Any, least: int) -> bool:
     """Whether it is a whole number, of Python or NumPy, and at least so large; True is none."""
     is_number = isinstance(value, Integral) and not isinstance(value, bool)

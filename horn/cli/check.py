@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As in horn submit.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")
 def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], seed: int | None,

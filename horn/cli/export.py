@@ -40,7 +40,8 @@ def command(model: str, output: str | None, as_json: bool, verbose: bool) -> Non
     scale = found.facts.get("scale")
     if as_json:
         head = {"schema": "horn.export/1", "model": model, "output": target}
-        sizes = {"features": network.n_inputs, "outputs": network.last.size}
+        n_outputs = sum(layer.size for layer in network.outputs)
+        sizes = {"features": network.n_inputs, "outputs": n_outputs}
         every = {"shapes": {"x": of_x, **of_outputs}}
         terminal.print_json({**head, **sizes, **every, "dtype": found.dtype, "scale": scale})
         return

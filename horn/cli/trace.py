@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--step", default=0, type=click.IntRange(min=0), help="Which update, from 0.")
 @click.option("--at", type=click.IntRange(min=0), help="Of a sequence; by default the last.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As in horn submit.")
-@click.option("--seed", type=click.IntRange(min=0), help="Instead of the network's own.")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), help="Instead of the network's own.")
 @click.option("--backend", default=defaults.BACKEND, help="What makes the steps before.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of errors.")

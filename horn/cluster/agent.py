@@ -35,6 +35,7 @@ from horn.coordination.membership import FolderView, Membership
 from horn.coordination.records import ConnectionSuspended, Event, Reply, SessionExpired, Znode
 from horn.coordination.session import Session
 from horn.errors import (
+    UNREADABLE,
     ClusterError,
     Conflict,
     HornError,
@@ -266,7 +267,7 @@ class Agent:
         for job, node in nodes.items():
             try:
                 orders[job] = msgspec.json.decode(node.data, type=HostOrder)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 logger.error("order not understood job=%s reason=%s", job, error)
         for job, order in orders.items():
             if order.allocation.member != self.member:

@@ -17,7 +17,7 @@ import msgspec
 
 from horn.cluster.job_controller import NOW, allocated, host_of
 from horn.cluster.job_names import user
-from horn.cluster.job_status import UNREADABLE, JobReader, JobStatus
+from horn.cluster.job_status import JobReader, JobStatus
 from horn.cluster.master import JobRecord
 from horn.cluster.scheduler import Host
 from horn.coordination import paths
@@ -26,6 +26,7 @@ from horn.coordination.membership import Member, Membership
 from horn.coordination.records import Put, Step
 from horn.coordination.session import Session
 from horn.errors import (
+    UNREADABLE,
     ClusterError,
     Conflict,
     HornError,

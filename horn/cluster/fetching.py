@@ -19,7 +19,7 @@ from horn.cluster.remote_files import FILE_BYTES, FILE_S, save
 from horn.cluster.store import FILES, MODEL, TRACE
 from horn.cluster.written import WrittenFiles
 from horn.coordination.jobs import JobState
-from horn.errors import ClusterError, JobError, NotFound
+from horn.errors import UNREADABLE, ClusterError, JobError, NotFound
 
 LIST_BYTES = 16 * 2**20  # of all paths
 
@@ -91,7 +91,7 @@ def _listed(client: ClusterClient, job: str, host: str) -> WrittenFiles:
     )
     try:
         return msgspec.msgpack.decode(b"".join(portions), type=WrittenFiles)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ClusterError(f"{host}: {error}") from None
 
 

@@ -216,19 +216,20 @@ class FileService:
 
     def files(self, call: RpcCall) -> FileList:
         found = self.store.files(call.request.job)
-        return FileList({name: path.lstat().st_size for name, path in found.items()})
+        sizes = {name: _size(path) for name, path in found.items()}
+        return FileList({name: size for name, size in sizes.items() if size is not None})
 
     def read(self, call: RpcCall) -> tuple[ReadReply, Iterator[bytes]]:
         request: ReadRequest = call.request
         ends = time.monotonic() + request.wait_s
         while True:
             path = self.store.files(request.job).get(request.name)
-            size = path.lstat().st_size if path is not None else 0
-            if size > request.offset or time.monotonic() >= ends or call.is_over:
+            size = None if path is None else _size(path)
+            if (size or 0) > request.offset or time.monotonic() >= ends or call.is_over:
                 break
             if self._closing.wait(LOOK_S):
                 break
-        if path is None:
+        if path is None or size is None:
             raise NotFound(f"job {request.job}: there is no {request.name} here")
         start = request.offset
         if request.tail is not None:
@@ -288,6 +289,14 @@ def _whole(file: BinaryIO, n: int) -> Iterator[bytes]:
         while n and (data := file.read(min(n, 256 * 1024))):
             n -= len(data)
             yield data
+
+
+def _size(path: Path) -> int | None:
+    """The size in bytes; None of a file that was removed since it was found."""
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _tail(path: Path, size: int, lines: int) -> int:

@@ -35,6 +35,7 @@ from horn.coordination.membership import FolderView, Member, Membership
 from horn.coordination.records import Create, Delete, Put, Step, Znode
 from horn.coordination.session import Session
 from horn.errors import (
+    UNREADABLE,
     ClusterError,
     Conflict,
     Fenced,
@@ -266,7 +267,7 @@ class _Candidacy:
             return JobRecord()
         try:
             return msgspec.json.decode(node.data, type=JobRecord)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             why = (
                 f"{self.paths.record(self.name)} cannot be read ({error}), perhaps since another "
                 f"version of horn wrote it: "
@@ -474,7 +475,7 @@ def _decoded(node: Znode | None, kind: Any, path: str) -> Any:
         return None
     try:
         return msgspec.json.decode(node.data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         logger.warning("not understood path=%s reason=%s", path, error)
         return None
 

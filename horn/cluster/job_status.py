@@ -22,12 +22,11 @@ from horn.cluster.submission import Submission
 from horn.coordination.jobs import JobState
 from horn.coordination.records import Znode
 from horn.coordination.session import Session
-from horn.errors import ClusterError, HornError, NotFound
+from horn.errors import UNREADABLE, ClusterError, HornError, NotFound
 from horn.security.keys import Key
 
 logger = logging.getLogger(__name__)
 
-UNREADABLE = (ValueError, msgspec.MsgspecError)  # errors of a node that this horn did not write
 TOGETHER = 100  # jobs that are read in one round trip
 
 

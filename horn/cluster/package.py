@@ -21,7 +21,7 @@ from typing import Annotated, NoReturn, Self
 
 import msgspec
 
-from horn.errors import ClusterError, JobError, NotAllowed
+from horn.errors import UNREADABLE, ClusterError, JobError, NotAllowed
 from horn.security.keys import is_key_text
 
 FORMAT = 1
@@ -87,7 +87,7 @@ def decode(packed: bytes) -> PackageManifest:
         raise BadPackage("manifest", f"{len(packed)} bytes", f"at most {MANIFEST_BYTES}")
     try:
         manifest = _DECODE.decode(packed)
-    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+    except UNREADABLE as error:
         raise BadPackage("manifest", str(error) or type(error).__name__, "a manifest") from None
     check(manifest)
     if _ENCODE.encode(manifest) != packed:

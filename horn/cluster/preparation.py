@@ -21,7 +21,7 @@ from horn.coordination.jobs import node_of
 from horn.coordination.membership import Membership
 from horn.coordination.records import Znode
 from horn.coordination.session import Session
-from horn.errors import ClusterError, HornError, NotFound, ProtocolError
+from horn.errors import UNREADABLE, ClusterError, HornError, NotFound, ProtocolError
 from horn.rpc.client import ClientKeys, RpcClient
 from horn.security import tls
 
@@ -128,7 +128,7 @@ def record_of(coord: Session, job: str, attempt: int) -> JobRecord:
     node = node_of(coord, coord.paths.record(job), job)
     try:
         record = msgspec.json.decode(node.data, type=JobRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ProtocolError(
             f"job {job!r}: its record is not understood ({error}); all workers are to have one "
             f"version of horn"

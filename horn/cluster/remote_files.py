@@ -16,7 +16,7 @@ from horn.cluster.client import ClusterClient
 from horn.cluster.file_service import READ_BYTES, ReadReply, ReadRequest
 from horn.cluster.master import JobRecord
 from horn.cluster.store import MODEL, NO_LOGS, PROGRESS
-from horn.errors import ClusterError, JobError, NotFound
+from horn.errors import UNREADABLE, ClusterError, JobError, NotFound
 
 FILE_S = 600.0  # for a file of a job to come
 FILE_BYTES = 2**40  # of one at most
@@ -168,7 +168,7 @@ def notes(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     power or because it is being written, is left out.
     """
     for line in lines:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(*UNREADABLE):
             said = json.loads(line)
             if isinstance(said, dict):
                 yield said

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from horn.cluster.master import Allocation, HostFailure
-from horn.errors import ProtocolError
+from horn.errors import UNREADABLE, ProtocolError
 from horn.process.limits import ProcessLimits
 from horn.security.keys import Credential
 
@@ -217,7 +217,7 @@ class RunnerConnection:
             )
         try:
             return [_DECODE.decode(line) for line in lines]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"between agent and job runner: {error}") from error
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -14,7 +15,7 @@ from horn.cluster.master import RUNNING, HostReport, JobRecord, sharing, unkept,
 from horn.cluster.submission import Submission
 from horn.coordination.jobs import JobState, node_of
 from horn.coordination.records import Check, Put
-from horn.errors import Conflict, JobError, NotApplied, Timeout
+from horn.errors import UNREADABLE, Conflict, JobError, NotApplied, Timeout
 
 
 def scale(client: ClusterClient, job: str, n_groups: int) -> None:
@@ -122,7 +123,12 @@ def all_run(client: ClusterClient, job: str, record: JobRecord) -> bool:
 
 
 def _reports(client: ClusterClient, job: str, record: JobRecord) -> list[HostReport]:
-    """What the hosts of an attempt report, those that have reported."""
+    """What the hosts of an attempt report, those that have reported what can be read."""
     paths = [client.paths.report(job, record.attempt, host) for host in record.allocations]
     nodes = [client.coord.get(path) for path in paths]
-    return [msgspec.json.decode(n.data, type=HostReport) for n in nodes if n is not None]
+    found = []
+    for node in nodes:
+        if node is not None:
+            with suppress(*UNREADABLE):
+                found.append(msgspec.json.decode(node.data, type=HostReport))
+    return found

@@ -16,7 +16,7 @@ import msgspec
 
 from horn import defaults
 from horn.coordination.records import Znode
-from horn.errors import JobError, NotAllowed, ProtocolError
+from horn.errors import UNREADABLE, JobError, NotAllowed, ProtocolError
 from horn.security.keys import Key
 
 # Raised with each change of Submission's fields: an older horn refuses a higher number. Of OLDEST
@@ -165,7 +165,7 @@ def verify(key: Key, raw: bytes, *, job: str, origin: Znode) -> SignedSubmission
         raise NotAllowed(f"job {job!r}: a description of {len(raw)} bytes, over {SPEC_BYTES}")
     try:
         signed = _DECODE.decode(raw)
-    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+    except UNREADABLE as error:
         raise NotAllowed(f"job {job!r}: {_why_not(raw, error)}") from None
     if not hmac.compare_digest(_mac(key, signed), signed.mac):
         reason = (
@@ -201,7 +201,7 @@ def read(key: Key | None, job: str, node: Znode) -> Submission:
             found = msgspec.json.decode(node.data, type=Submission)
         else:
             found = msgspec.json.decode(node.data, type=UnsignedSubmission).submission
-    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+    except UNREADABLE as error:
         raise ProtocolError(f"job {job!r}: {_why_not(node.data, error)}") from None
     if found.job != job:
         raise ProtocolError(f"job {job!r}: its description is that of job {found.job!r}")
@@ -217,7 +217,7 @@ def package_of(raw: bytes) -> str:
 def _head(raw: bytes) -> _AnyHorns:
     try:
         return msgspec.json.decode(raw, type=_AnyHorns)
-    except (ValueError, RecursionError, OverflowError):  # msgspec's errors among them
+    except UNREADABLE:
         return _AnyHorns()
 
 

@@ -28,6 +28,7 @@ from horn.coordination.records import (
 )
 from horn.coordination.session import Session
 from horn.errors import (
+    UNREADABLE,
     AccessDenied,
     BarrierTimeout,
     HornError,
@@ -477,7 +478,7 @@ def _member(folder: str, name: str, node: Znode) -> Member:
         if not (is_text and isinstance(versions, dict) and isinstance(info, dict)):
             raise TypeError("a field has another type")
         layout = versions["layout"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (*UNREADABLE, KeyError, TypeError) as error:
         raise ProtocolError(f"{folder}/{name} is not a member that horn wrote: {error}") from error
     check_layout(f"{folder}/{name}", layout)
     return Member(name, endpoint, versions, info, node.created, node.owner)

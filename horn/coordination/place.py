@@ -12,7 +12,7 @@ import json
 from horn.coordination import paths
 from horn.coordination.records import Create, Delete, Step, Znode
 from horn.coordination.session import Session
-from horn.errors import Conflict, Fenced, NotApplied
+from horn.errors import UNREADABLE, Conflict, Fenced, NotApplied
 
 
 class MemberPlace:
@@ -73,7 +73,7 @@ class MemberPlace:
         """The error for a place with a living holder."""
         try:
             where = "an unknown place" if node is None else str(json.loads(node.data)["endpoint"])
-        except (ValueError, KeyError, TypeError):
+        except (*UNREADABLE, KeyError, TypeError):
             where = "an unknown place"
         other = ", or give this one another --name" if "/workers/" in self.path else ""
         return Conflict(

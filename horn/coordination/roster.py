@@ -30,6 +30,7 @@ from horn.coordination.place import MemberPlace
 from horn.coordination.records import ConnectionResumed, Event, Reply, SessionExpired, Znode
 from horn.coordination.session import Session
 from horn.errors import (
+    UNREADABLE,
     ClusterError,
     Conflict,
     Fenced,
@@ -350,7 +351,7 @@ class Roster:
 def _table_of(path: str, node: Znode) -> RosterTable:
     try:
         table = msgspec.json.decode(node.data, type=RosterTable)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"{path} is not a table that horn wrote: {error}") from error
     check_layout(path, table.layout)
     return table

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from horn.errors import ProtocolError
+from horn.errors import UNREADABLE, ProtocolError
 from horn.security.keys import Credential
 from horn.wire import descriptors
 
@@ -257,7 +257,7 @@ def parsed(data: bytes) -> ControlMessage:
     """The message of ``packed`` bytes. Raises ProtocolError."""
     try:
         return _DECODE.decode(data)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"control message: {error}") from error
 
 
@@ -345,7 +345,7 @@ class ControlChannel:
             else:
                 packed = packet[1:]
             return _DECODE.decode(packed), fds
-        except (ProtocolError, ValueError, RecursionError, OSError) as error:  # msgspec's too
+        except (ProtocolError, OSError, *UNREADABLE) as error:
             for fd in fds:
                 os.close(fd)
             raise ProtocolError(f"control message: {error}") from error

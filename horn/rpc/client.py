@@ -15,7 +15,15 @@ import msgspec
 import zmq
 
 from horn import errors
-from horn.errors import ClusterError, HornError, JobError, NotAllowed, ProtocolError, Timeout
+from horn.errors import (
+    UNREADABLE,
+    ClusterError,
+    HornError,
+    JobError,
+    NotAllowed,
+    ProtocolError,
+    Timeout,
+)
 from horn.rpc import protocol as calls
 from horn.security.keys import Key
 from horn.wire.connection import EVENTS, event_of, monitor_of
@@ -310,7 +318,7 @@ class RpcClient:
     def _parsed(self, op: str, answer: calls.CallResponse, reply: type[S]) -> S:
         try:
             return msgspec.msgpack.decode(answer.reply, type=reply)
-        except (ValueError, RecursionError, OverflowError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"answer to {op!r} from {self.endpoint}: {error}") from None
 
 

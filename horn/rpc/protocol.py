@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from horn.errors import ProtocolError
+from horn.errors import UNREADABLE, ProtocolError
 
 VERSION = 2
 FRAME_BYTES = 64 * 1024
@@ -121,7 +121,7 @@ def decode(parts: Sequence[bytes | memoryview]) -> tuple[RpcFrame, bytes | memor
         raise ProtocolError(f"{len(parts)} parts of {sizes} bytes: no frame")
     try:
         frame = _DECODE.decode(parts[0])
-    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+    except UNREADABLE as error:
         raise ProtocolError(f"no frame: {error}") from None
     if isinstance(frame, BodyChunk) != (len(parts) == 2):
         raise ProtocolError(f"{type(frame).__name__} with {len(parts) - 1} raw parts")

@@ -21,7 +21,7 @@ from typing import Any, Self
 import msgspec
 import zmq
 
-from horn.errors import HornError, NotAllowed, ProtocolError
+from horn.errors import UNREADABLE, HornError, NotAllowed, ProtocolError
 from horn.rpc import protocol as calls
 from horn.rpc.call import (
     CallAbandoned,
@@ -265,7 +265,7 @@ class RpcServer:
             raise ServiceBusy(f"{self.name} is busy: {len(self._calls)} calls, {n_own} from here")
         try:
             request = op.request.decode(ask.request)
-        except (ValueError, RecursionError, OverflowError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"{ask.op!r}: {error}") from None
         call = RpcCall(functools.partial(self.put, peer), self.quotas, ask, request, who, address)
         if op.is_audited:

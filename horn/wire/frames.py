@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from horn._kernels.checksum import sum64
-from horn.errors import ProtocolError
+from horn.errors import UNREADABLE, ProtocolError
 from horn.wire.messages import DTYPES, MAJOR, MAX_BODIES, MINOR, TYPES, Meta
 
 MAGIC = b"HRN" + bytes([MAJOR])
@@ -228,7 +228,7 @@ def _decode_meta(number: int, packed: bytes, minor: int) -> Meta:
         if not plain.keys() - set(TYPES[number].__struct_fields__) or minor <= MINOR:
             # the same keys must have had the same bytes, and this minor knows all of its own
             raise ValueError("unknown, misplaced or needless keys")
-    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors among them
+    except UNREADABLE as error:
         raise BadFrame(f"meta of {name}", str(error) or type(error).__name__, name) from None
     return meta
 

@@ -699,7 +699,9 @@ def test_the_command_names_steps_and_every_output(tmp_path, capsys, monkeypatch)
     said = "x (batch, steps, 5) to tag (batch, steps, 2) and whole (batch, 1), float32."
     assert f"Wrote net.onnx: {said}" in capsys.readouterr().err
     assert ending(commands, ["export", "net.horn", "--json"]) == 0
-    shapes = json.loads(capsys.readouterr().out)["shapes"]
+    found = json.loads(capsys.readouterr().out)
+    shapes = found["shapes"]
+    assert found["outputs"] == 3
     session = onnxruntime.InferenceSession("net.onnx", providers=["CPUExecutionProvider"])
     assert {
         one.name: one.shape for one in (*session.get_inputs(), *session.get_outputs())

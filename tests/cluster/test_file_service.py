@@ -121,6 +121,21 @@ def test_what_a_killed_agent_had_of_a_package_goes_when_the_next_one_starts(tmp_
     assert not left
 
 
+def test_a_log_that_goes_while_it_is_asked_for_is_not_there(tmp_path: Path):
+    """The job was removed between two looks: who asked was told of an error of the agent."""
+    there = tmp_path / "there.log"
+    there.write_bytes(b"one\n")
+    found = {"there": there, "gone": tmp_path / "gone.log"}
+    store: Any = SimpleNamespace(files=lambda job: found)
+    service: Any = SimpleNamespace(on=lambda *_, **__: None)
+    file_service = FileService(store, service, lambda: ())
+    asked: Any = SimpleNamespace(request=JobRequest("j"))
+    assert file_service.files(asked).sizes == {"there": 4}
+    call: Any = SimpleNamespace(request=ReadRequest("j", "gone"), is_over=False)
+    with pytest.raises(NotFound, match="there is no gone here"):
+        file_service.read(call)
+
+
 def test_the_last_lines_are_all_there_however_long_they_are(store: HostStore, tmp_path: Path):
     """They used to be cut, without a word, at 1 MiB."""
     logs = tmp_path / "a" / "jobs" / "one-1" / "logs"

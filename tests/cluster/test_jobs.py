@@ -156,7 +156,9 @@ def test_every_state_is_reachable_and_only_success_is_final():
 
 @pytest.mark.net
 @pytest.mark.parametrize(
-    "node, data", [("state", b"HALTED"), ("record", b"{"), ("result", b"\xff")]
+    "node, data",
+    [("state", b"HALTED"), ("record", b"{"), ("result", b"\xff"), ("result", b"[" * 100_000)],
+    ids=["state", "record", "result", "nested result"],
 )
 def test_a_job_that_cannot_be_read_hides_no_other(zookeeper, connect, node, data, caplog):
     coord = connect()

@@ -194,9 +194,10 @@ def test_members_of_a_folder_that_is_made_again_are_seen(folder, connect, is_mad
         wait_until(lambda: not members.names())
 
 
-def test_a_stranger_among_the_members_is_named(folder, connect):
+@pytest.mark.parametrize("data", [b"{}", b"[" * 100_000], ids=["empty", "nested"])
+def test_a_stranger_among_the_members_is_named(folder, connect, data):
     a = Membership(connect(), folder)
-    connect().create(f"{folder}/odd", b"{}")
+    connect().create(f"{folder}/odd", data)
     wait_until(lambda: "odd" in a.names())
     with pytest.raises(errors.ProtocolError, match="odd is not a member that horn wrote"):
         a.members()

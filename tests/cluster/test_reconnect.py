@@ -220,6 +220,7 @@ UNREADABLE = {
     "c": described("tcp://c", {"layout": 99}, {"slots": 1}),
     "d": described("tcp://d", {}, {"slots": "two"}),
     "e": described("tcp://e", {}, {"slots": 1, "files": None}),
+    "f": b"[" * 100_000,
 }
 
 
