@@ -74,7 +74,9 @@ def text(
     )
     starts = np.arange(n)[:, None] * stride
     following = places[starts + np.arange(1, steps + 1)]
-    return Dataset(rows, following, 1.0, name, classes=letters, shape=(steps, len(letters)))
+    return Dataset(
+        rows, following, 1.0, name, classes=letters, shape=(steps, len(letters)), is_text=True
+    )
 
 
 def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:
@@ -82,7 +84,8 @@ def _whole(found: str, alphabet: Sequence[str] | None, name: str) -> Dataset:
     if len(found) < 2:
         raise DataError(f"{name}: has {len(found)} characters, and none that follows another")
     letters, places = _numbered(found, alphabet, name)
-    return Dataset(one_hot(places[:-1], len(letters)), places[1:], 1.0, name, classes=letters)
+    hot = one_hot(places[:-1], len(letters))
+    return Dataset(hot, places[1:], 1.0, name, classes=letters, is_text=True)
 
 
 def _numbered(

@@ -54,7 +54,9 @@ class Dataset:
     columns of y of each; y is then (n, columns), labels too. feature_names : the names of the
     columns of x, from a table or the header of a .csv file: a model that learned from named
     features refuses other names, and another order. target_shape : of a sample's targets that are
-    more than a row of numbers, as (height, width, channels); () of a plain row.
+    more than a row of numbers, as (height, width, channels); () of a plain row. is_text : it is as
+    ``horn.data.text`` makes it, x one-hot characters and y the next ones: other classes would be
+    another alphabet.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class Dataset:
     feature_names: tuple[str, ...] = ()
     scale_is: str = units.SAID
     target_shape: tuple[int, ...] = ()
+    is_text: bool = False
     _checked: bool = field(default=False, init=False, repr=False)
     _is_file: bool | None = field(default=None, init=False, repr=False)
 
@@ -351,15 +354,6 @@ class Dataset:
             )
         y = recode(self.y, self.classes, classes, self.name, owner)
         return self.with_fields(y=y, classes=classes)
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it is as ``horn.data.text`` makes it: x one-hot characters, y their classes."""
-        letters = self.classes or ()
-        if self.y is None or self.y.ndim == 1 or not letters:
-            return False
-        is_one_hot = self.n_features == self.y.shape[1] * len(letters)
-        return is_one_hot and all(isinstance(k, str) and len(k) == 1 for k in letters)
 
     def called(self, classes: Classes | Mapping[str, Classes | None]) -> Dataset:
         """The same labels, as numbers of these classes; for several outputs, by name."""

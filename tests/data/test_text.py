@@ -69,6 +69,23 @@ def reader(n_letters: int, steps: int) -> horn.Network:
     return net
 
 
+def test_labels_of_one_character_each_are_no_alphabet():
+    """Tags B, I and O of as many features were taken for a text in another alphabet."""
+    x = np.arange(60.0).reshape(5, 4, 3)
+    net = horn.Network(seed=1)
+    net.input(3, steps=4)
+    net.layer(4, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy", each_step=True)
+    model = horn.train(horn.Job(net, (x, np.resize(list("BIO"), (5, 4))), epochs=1)).model
+    asked = x[:, :, :2], np.resize(list("BO"), (5, 4))
+    tags = horn.data.sequences(*asked)  # two features, two tags, as a text of two characters
+    assert tags.with_classes(model.classes, "this model").y[0].tolist() == [0, 2, 0, 2]
+    assert (
+        horn.data.text(io.StringIO("to be"), 2).is_text
+        and horn.data.text(io.StringIO("a b")).is_text
+    )
+
+
 def test_a_model_says_that_a_text_has_another_alphabet_whatever_its_size():
     data = horn.data.text(io.StringIO(TEXT), 4)
     net = reader(len(data.classes), 4)
