@@ -18,12 +18,11 @@ from horn.activations import Activation, OfTwo
 from horn.connections import Edges
 from horn.connections.dense import Dense
 from horn.connections.placed import PLACED
-from horn.connections.sparse import Sparse, checked
+from horn.connections.sparse import Sparse, edges_in_file
 from horn.connections.tied import Tied
 from horn.delays import MAX_STEPS
 from horn.errors import ModelError
 from horn.initializers import Initializer, Unsaved
-from horn.layer_costs import EDGE_ARRAYS
 from horn.layers import Connects, InputNeuron, Layer, Link, later
 from horn.losses import Loss
 from horn.metrics import Metric
@@ -342,24 +341,6 @@ def _link_from_json(
     turned = bool(found.get("reversed", False))
     how: dict[str, Any] = {"input": named, "delay": delay, "is_reversed": turned}
     return Link(source, connection, edges, init, weight, **how)
-
-
-def edges_in_file(
-    link: Mapping[str, Any], arrays: Mapping[str, Array], n_sources: int, n_receivers: int
-) -> Edges:
-    """The synapses of a sparse link, of the arrays of a file, which may be damaged: kernels check
-    no index. Raises ValueError, or KeyError for an array that is not there.
-    """
-    weight, shape = link["weight"], link.get("weight_shape")
-    parts = EDGE_ARRAYS[: 2 if shape is None else 3]
-    given: list[Any] = [arrays[f"{weight}/{part}"] for part in parts]
-    given += [] if shape is None else [tuple(shape)]
-    try:
-        edges = checked(Edges(*given), n_sources, n_receivers, f"the synapses of {weight}")
-    except ModelError as error:
-        raise ValueError(str(error)) from error
-    assert edges is not None
-    return edges
 
 
 def shapes(network: Network) -> dict[tuple[str, str], tuple[int, ...]]:

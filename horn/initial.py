@@ -12,10 +12,10 @@ import numpy as np
 from horn import modelfile
 from horn.connections import Edges
 from horn.connections.placed import PLACED
+from horn.connections.sparse import edges_in_file
 from horn.data import Normalization
 from horn.data.arrays import as_numbers
 from horn.data.classes import Classes, all_from_json
-from horn.description import edges_in_file
 from horn.errors import DataError, ModelError
 from horn.layer_costs import EDGE_ARRAYS
 from horn.layers import Link

@@ -34,7 +34,7 @@ def _draw(model: str, layer: str | None, path: str) -> None:
     from horn import modelfile, plot
     from horn.connections import Edges
     from horn.connections.placed import PLACED
-    from horn.description import edges_in_file
+    from horn.connections.sparse import edges_in_file
 
     manifest, arrays = modelfile.read(model)
     layers = manifest["network"]["layers"]

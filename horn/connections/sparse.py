@@ -14,6 +14,7 @@ import numpy as np
 from horn.connections import Connection, Edges, Index
 from horn.connections._matrix import Matrix, is_matrix, matrix_of
 from horn.errors import ModelError, is_whole
+from horn.layer_costs import EDGE_ARRAYS
 from horn.mistakes import shown, teaches
 
 _SHUFFLED = 10_000  # from more sources than this, NumPy draws many by shuffling
@@ -208,6 +209,24 @@ def checked(found: Any, n_sources: int, n_receivers: int, whose: str) -> Edges |
             f"0..{n_weights - 1}"
         )
     return Edges(indptr, indices, weight, shape)
+
+
+def edges_in_file(
+    link: Mapping[str, Any], arrays: Mapping[str, Any], n_sources: int, n_receivers: int
+) -> Edges:
+    """The synapses of a sparse link, of the arrays of a file, which may be damaged: kernels check
+    no index. Raises ValueError, or KeyError for an array that is not there.
+    """
+    weight, shape = link["weight"], link.get("weight_shape")
+    parts = EDGE_ARRAYS[: 2 if shape is None else 3]
+    given: list[Any] = [arrays[f"{weight}/{part}"] for part in parts]
+    given += [] if shape is None else [tuple(shape)]
+    try:
+        edges = checked(Edges(*given), n_sources, n_receivers, f"the synapses of {weight}")
+    except ModelError as error:
+        raise ValueError(str(error)) from error
+    assert edges is not None
+    return edges
 
 
 def _lengths(indptr: Any, n: int, n_receivers: int, whose: str) -> Any:
