@@ -86,7 +86,7 @@ def _rules(n: Node, a: Node, alive: dict[Node, Node | None]) -> list[Node | None
     """The adjoints of a node's arguments, from the node's adjoint a; None where there is none."""
     op, args = n.op, n.args
     x = args[0]
-    if op in _FACTORS and not (op is Op.MUL and all(map(is_finite, args))):
+    if op in _INFINITE or (_is_factor(n) and not all(map(is_finite, args))):
         a = _inside(lambda part: _only_alive(part, alive), a)
     if op is Op.ADD:
         return [a, a]
@@ -179,8 +179,19 @@ def _gated(a: Node) -> tuple[Node, Node] | None:
 
 
 _INF = float("inf")
-# Operations that multiply an adjoint, by infinity perhaps, also where nothing reaches.
-_FACTORS = frozenset({Op.MUL, Op.DIV, Op.POW, Op.LOG, Op.LOG1P, Op.SQRT, Op.EXP, Op.EXPM1})
+# Operations that multiply an adjoint, also where nothing reaches: by infinity perhaps,
+_INFINITE = frozenset({
+    Op.DIV, Op.POW, Op.LOG, Op.LOG1P, Op.SQRT, Op.EXP, Op.EXPM1, Op.MOD,
+})  # fmt: skip
+# and by what is infinite or NaN only where an argument is.
+_FACTORS = frozenset({
+    Op.MUL, Op.TANH, Op.SIN, Op.COS, Op.ABS, Op.SIGMOID, Op.SOFTPLUS, Op.ERF, Op.ERFC, Op.ATAN,
+    Op.ATAN2,
+})  # fmt: skip
+
+
+def _is_factor(n: Node) -> bool:
+    return n.op in _FACTORS or (n.op is Op.REDUCE and n.value[0] == "prod")
 
 
 _NOWHERE = const(0.0)

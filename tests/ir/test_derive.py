@@ -75,6 +75,23 @@ def test_a_branch_that_is_not_taken_contributes_nothing():
     assert_derived(root, {"x": env["x"] + 0.003}, "x")
 
 
+SMOOTH = [op for op in ir.ELEMENTWISE if op not in FLAT and ir.ELEMENTWISE[op] < 3]
+
+
+@pytest.mark.parametrize("bad", [-1.0, 0.0], ids=["nan", "infinity"])
+@pytest.mark.parametrize("op", [*SMOOTH, "prod"], ids=lambda o: getattr(o, "value", o))
+def test_a_value_that_no_branch_takes_contributes_nothing_read_twice(op, bad):
+    """Its adjoint is a sum of two selects: 0, but none that says so."""
+    log = make(Op.LOG, X) if bad else const(1.0) / X
+    if op == "prod":
+        u = reduce("prod", "i", log)
+    else:
+        u = make(op, *(log, const(2.5))[: ir.ELEMENTWISE[op]])
+    root = select(Y > 0.0, u, const(0.0)) + select(Y > 0.1, 0.3 * u, const(1.0))
+    env = {"x": np.full(shape("boi"), bad), "y": np.full(shape("boi"), -1.0)}
+    assert (evaluate(gradient(root, const(1.0), [X])[X], env) == 0.0).all()
+
+
 def test_zero_times_infinity_in_a_branch_that_is_not_taken():
     root = reduce("sum", "i", select(X > 0.0, make(Op.POW, X, const(0.5)), X * 0.0))
     env = {"x": np.zeros(shape("boi"))}
