@@ -514,9 +514,18 @@ def mul(a: Any, b: Any) -> Node:
 
 def reduce(monoid: str, axis: str, arg: Node) -> Node:
     """The reduction of the argument by ``monoid`` along one axis. An argument that does not vary
-    along it is counted, not repeated.
+    along it is counted, not repeated; of equals the first is the largest, and the smallest.
     """
-    if axis not in arg.axes and axis == "i" and monoid != "argmax" and monoid != "argmin":
+    if axis == "o" and contains(arg, *_HEARD):
+        arg = _of_each_neuron(arg)
+    if axis in arg.axes:
+        return _intern(Op.REDUCE, (arg,), arg.axes.replace(axis, ""), (monoid, axis))
+    is_place = monoid in ("argmax", "argmin")
+    if axis == "i" and is_place:  # where connections are sparse the first has any POSITION
+        return reduce(monoid, axis, add(arg, mul(ZERO, leaf(Op.PLACE, "oi"))))
+    if is_place:
+        return ZERO
+    if axis == "i":
         count = leaf(Op.COUNT, "o")
         if monoid == "prod":
             return make(Op.POW, arg, count)
@@ -529,24 +538,29 @@ def reduce(monoid: str, axis: str, arg: Node) -> Node:
         if monoid == "sum" and arg.op is Op.CONST and math.isfinite(arg.value):
             return found  # infinity * 0 would be NaN
         return select(is_none, const(IDENTITY[monoid]), found)
-    if axis not in arg.axes and axis == "b":
-        return mul(arg, Scalar("rows")) if monoid == "sum" else arg
-    if axis not in arg.axes and axis == "o":
-        size = Scalar("layer_size")
-        if monoid == "sum":
-            return mul(arg, size)
-        return arg if monoid != "prod" else make(Op.POW, arg, size)
-    return _intern(Op.REDUCE, (arg,), arg.axes.replace(axis, ""), (monoid, axis))
+    size = Scalar("rows" if axis == "b" else "layer_size")
+    if monoid == "sum":
+        return mul(arg, size)
+    return make(Op.POW, arg, size) if monoid == "prod" and axis == "o" else arg
 
 
 def rank(arg: Node) -> Node:
     """The number of neurons of the layer with a larger value, or an equal one and a lower index."""
-    return _intern(Op.RANK, (arg,), union(arg.axes, "o"), None)
+    return _intern(Op.RANK, (_of_each_neuron(arg),), union(arg.axes, "o"), None)
 
 
 def channel_sum(arg: Node) -> Node:
     """The sum over all positions of each neuron's channel."""
-    return _intern(Op.CHANNEL_SUM, (arg,), union(arg.axes, "o"), None)
+    return _intern(Op.CHANNEL_SUM, (_of_each_neuron(arg),), union(arg.axes, "o"), None)
+
+
+# What has no axis o, and yet differs between neurons where connections are sparse.
+_HEARD = (Op.INPUT, Op.DELTA, Op.ERROR)
+
+
+def _of_each_neuron(arg: Node) -> Node:
+    """The argument, varying in name along the neurons."""
+    return arg if "o" in arg.axes else add(arg, mul(ZERO, leaf(Op.INDEX, "o")))
 
 
 IDENTITY = {

@@ -129,11 +129,7 @@ class Orders:
             )
         assert isinstance(key, ast.Lambda)
         number, counts = self.element(key.args.args[0].arg, [], key.body, iterated, node)
-        nothing = const(ir.IDENTITY[name])
-        masked = select(counts, number, nothing)
-        if "i" not in masked.axes:
-            masked = ir.add(masked, mul(0.0, leaf(Op.PLACE, "oi")))
-        at = reduce(f"arg{name}", "i", masked)
+        at = reduce(f"arg{name}", "i", select(counts, number, const(ir.IDENTITY[name])))
         here = make(Op.AND, make(Op.EQ, leaf(Op.POSITION, "oi"), at), counts)
         return ChosenRef(here)
 

@@ -256,10 +256,6 @@ def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
     if over == "channel" or (over == "batch" and context.is_map):
         return _over_channel(word, x, over, context)
     axis = "o" if over == "layer" else "b"
-    if axis == "o" and "o" not in x.axes:
-        # Expressions of inputs alone are different for each neuron, too, where connections are
-        # sparse; and among equals the first neuron wins.
-        x = ir.add(x, ir.mul(0.0, leaf(Op.INDEX, "o")))
     if word == "rank":
         return ir.rank(x)
     if word not in ("mean", "var"):
@@ -274,8 +270,6 @@ def _statistic(word: str, x: Node, over: str, context: NeuronContext) -> Node:
 
 def _over_channel(word: str, x: Node, over: str, context: NeuronContext) -> Node:
     """The statistic over all positions of a channel, for one sample or for all of the batch."""
-    if "o" not in x.axes:
-        x = ir.add(x, ir.mul(0.0, leaf(Op.INDEX, "o")))
 
     def total(value: Node) -> Node:
         return ir.channel_sum(value if over == "channel" else ir.reduce("sum", "b", value))

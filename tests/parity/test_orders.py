@@ -54,6 +54,22 @@ class Ranked(horn.Neuron):
         self.feedforward(math.tanh(0.5 * top - third + 0.3 * some))
 
 
+class KeyByStep(horn.Neuron):
+    """While the key is the same for all messages, the first is chosen."""
+
+    def forward(self, messages):
+        late = self.iteration > 0
+        best = max(messages, key=lambda m: m.input * m.weight if late else 1.0)
+        self.feedforward(best.input if late else 2.0 * best.weight)
+
+
+class KeyByNeuron(horn.Neuron):
+    def forward(self, messages):
+        z = sum(m.input * m.weight for m in messages)
+        least = min(messages, key=lambda m: m.input if z > 0.0 else self.index)
+        self.feedforward(least.input if z > 0.0 else 2.0 * least.weight)
+
+
 def network(neuron, connect=None, bias=True, inputs=2):
     net = horn.Network(seed=3)
     x = net.input(7)
@@ -76,6 +92,12 @@ def network(neuron, connect=None, bias=True, inputs=2):
     ],
 )
 def test_the_compiled_answer_is_the_interpreters(neuron, connect):
+    compare(network(neuron, connect, bias=connect is None), horn.SGD(0.1), 5)
+
+
+@pytest.mark.parametrize("neuron", [KeyByStep, KeyByNeuron])
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=4)])
+def test_of_keys_that_are_all_the_same_on_a_path_the_first_is_chosen(neuron, connect):
     compare(network(neuron, connect, bias=connect is None), horn.SGD(0.1), 5)
 
 

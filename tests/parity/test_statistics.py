@@ -97,6 +97,48 @@ def test_the_compiled_answer_is_the_interpreters(neuron, connect):
     compare(net, horn.SGD(0.1), 5)
 
 
+class FirstByStep(horn.Neuron):
+    def forward(self, messages):
+        late = self.iteration > 0
+        z = sum(m.input * m.weight for m in messages)
+        first = self.argmax(z if late else 1.0, over="layer")
+        self.feedforward(first if late else -first - 5.0)
+
+
+class LargestByStep(horn.Neuron):
+    def forward(self, messages):
+        late = self.iteration > 0
+        heard, z = sum(m.input for m in messages), sum(m.input * m.weight for m in messages)
+        top = self.max(heard if late else z, over="layer")
+        self.feedforward(top if late else 0.1 - top)
+
+
+class TotalByStep(horn.Neuron):
+    def forward(self, messages):
+        late = self.iteration > 0
+        heard, z = sum(m.input for m in messages), sum(m.input * m.weight for m in messages)
+        total = self.sum(heard if late else z, over="layer")
+        self.feedforward(total if late else 0.1 - total)
+
+
+class RankByStep(horn.Neuron):
+    def forward(self, messages):
+        late = self.iteration > 0
+        heard, z = sum(m.input for m in messages), sum(m.input * m.weight for m in messages)
+        rank = self.rank(heard if late else z, over="layer")
+        self.feedforward(rank if late else 0.1 - rank)
+
+
+@pytest.mark.parametrize("neuron", [FirstByStep, LargestByStep, TotalByStep, RankByStep])
+@pytest.mark.parametrize("connect", [None, horn.Sparse(fan_in=2)])
+def test_on_a_path_the_layer_is_asked_of_one_number_or_of_what_each_hears(neuron, connect):
+    net = horn.Network(seed=3)
+    net.input(7)
+    net.layer(5, neuron=neuron, connect=connect, bias=False)
+    net.output(3, loss="squared_error")
+    compare(net, horn.SGD(0.001), 5)
+
+
 @pytest.mark.parametrize("neuron", CLASSES[:4])
 def test_an_output_neuron_may_ask_too(neuron):
     net = horn.Network(seed=4)
