@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
+
 from horn import ir
 from horn.ir import Node, Op, Scalar, const, load, mul
-from horn.ir.contraction import contract, monomials, paired, taken_out
+from horn.ir.contraction import contract, is_finite, monomials, paired, taken_out
 from horn.layers import Link
 from horn.network import Network
 from horn.program import (
@@ -389,6 +391,12 @@ class Storage:
         kinds = [set(sides or {"none"}) - {""} for sides in split]
         if _SUMMED[axis][0] not in kinds or not all(kind in _SUMMED[axis] for kind in kinds):
             return None
+        may_leave = self.may_leave(axis, frame)
+        if not all(may_leave(sides[""]) for sides in split if sides and "" in sides):
+            return None
+        if axis == "b" and self.some_have_none("i", frame):  # kernels multiply with 0 beyond it
+            if any(sides["bo"].op is not Op.LOAD for sides in split if sides and "bo" in sides):
+                return None
         total: Node = const(0.0)
         for (coefficient, _), sides in zip(terms, split, strict=True):
             assert sides is not None
@@ -467,8 +475,8 @@ class Storage:
         factors of all terms are taken out: multiplied once, not once per element.
         """
         if monoid == "sum" and len(node.axes) == 3:
-            outside, inside = taken_out(node, axis)
-            if inside is not node and inside.axes == node.axes:
+            outside, inside = taken_out(node, axis, self.may_leave(axis, frame))
+            if not ir.is_const(outside, 1.0) and inside.axes == node.axes:
                 return mul(outside, self.reduction_loop(inside, axis, monoid, frame, stem))
         rest = node.axes.replace(axis, "")
 
@@ -476,6 +484,33 @@ class Storage:
             self.loop(frame, [Output(name, node, axis, monoid, self.told(frame, rest))])
 
         return self.once((frame, f"{monoid} {axis}", node), frame, rest, stem, fill)
+
+    def may_leave(self, axis: str, frame: Frame) -> Callable[[Node], bool]:
+        """Whether a factor may be taken out of a sum over a link. Of no messages it is 0, and an
+        infinite factor, as 1 / len(messages), would make it NaN.
+        """
+
+        def may_leave(factor: Node) -> bool:
+            finite = is_finite(factor) and (axis != "i" or self.is_given(factor))
+            return finite or not self.some_have_none(axis, frame)
+
+        return may_leave
+
+    def some_have_none(self, axis: str, frame: Frame) -> bool:
+        """Whether a sum over a link has no terms, that of a receiver (i) or of a sender (o)."""
+        link = self.link(frame)
+        if link.edges is None or axis == "b":
+            return False
+        if axis == "i":
+            return bool((np.diff(link.edges.indptr) == 0).any())
+        # The senders of windows are not listed: gigabytes, of a large picture.
+        n = link.source.size
+        return link.edges.has_list and not np.bincount(link.edges.indices, minlength=n).all()
+
+    def is_given(self, node: Node) -> bool:
+        """Whether nothing in it is computed from messages: the largest of none is -infinity."""
+        loads = (n for n in ir.walk(node) if n.op is Op.LOAD)
+        return all(self.buffers[n.value].role != "work" for n in loads)
 
     def resolve(self, root: Node, frame: Frame, stem: str) -> Node:
         """Emit the matrix products and reductions of an expression; it is returned with loads."""

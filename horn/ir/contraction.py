@@ -67,8 +67,12 @@ def _contracted(node: Node, axis: str, count: Node) -> Node | None:
     return total
 
 
-def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
-    """Split a product into the factors that do not vary along the axis, and the rest."""
+def taken_out(
+    node: Node, axis: str, may_leave: Callable[[Node], bool] = lambda factor: True
+) -> tuple[Node, Node]:
+    """Split a product into the factors that do not vary along the axis, and the rest. may_leave :
+    whether a factor may be among the first.
+    """
     outside: Node = const(1.0)
     inside: Node = const(1.0)
     stack = [node]
@@ -76,7 +80,7 @@ def taken_out(node: Node, axis: str) -> tuple[Node, Node]:
     while stack:
         n = stack.pop()
         n_factors += 1
-        if axis not in n.axes:
+        if axis not in n.axes and may_leave(n):
             outside = mul(outside, n)
         elif n.op is Op.NEG:
             outside = ir.make(Op.NEG, outside)

@@ -5,7 +5,7 @@ import pytest
 
 import horn
 from horn.backends import Setup, make
-from tests.parity.test_compiled_equals_interpreted import COMPILED, samples
+from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
 
 
 class Largest(horn.Neuron):
@@ -122,12 +122,26 @@ class OwnKey(horn.Neuron):
         self.feedforward(best.index + best.input)
 
 
+class Share(horn.Neuron):
+    """A factor that is infinite where nobody sends."""
+
+    def forward(self, messages):
+        share = 1.0 / len(messages)
+        self.feedforward(sum(m.input * m.weight * share for m in messages))
+
+
+class TopShare(horn.Neuron):
+    def forward(self, messages):
+        top = max(m.input for m in messages)
+        self.feedforward(sum(-m.input * (m.weight * top) for m in messages))
+
+
 @pytest.mark.parametrize(
     "neuron, none",
     [(Largest, -np.inf), (Smallest, np.inf), (Mean, np.nan), (Mean2, np.nan), (Default, 2.0),
      (Counts, 1.0), (OwnLargest, -3.0), (OwnSmallest, np.inf), (OwnAny, 0.0), (OwnAll, 1.0),
      (OwnSome, 2.0), (OwnSum, 0.0), (OwnProduct, 1.0), (OwnMedian, np.nan),
-     (OwnSecond, -np.inf), (OwnKey, 0.0)],
+     (OwnSecond, -np.inf), (OwnKey, 0.0), (Share, 0.0), (TopShare, 0.0)],
 )  # fmt: skip
 @pytest.mark.parametrize("backend", ["python", *COMPILED])
 def test_what_comes_of_no_messages(backend, neuron, none):
@@ -142,3 +156,22 @@ def test_what_comes_of_no_messages(backend, neuron, none):
     sent = engine.probe(np.arange(3), iteration=0, first_sample=0)["layer1.output"]
     np.testing.assert_array_equal(sent[:, 0], [none] * 3)
     assert np.isfinite(sent[:, 1]).all()
+
+
+@pytest.mark.parametrize("neuron", [Share, TopShare])
+@pytest.mark.parametrize(
+    "connect",
+    [
+        horn.Sparse(sources=lambda o: [0, 1] if o % 4 else []),
+        horn.Local(2, 2, padding=2),
+        horn.Convolution(2, 2, padding=2),
+    ],
+    ids=["sparse", "local", "convolution"],
+)
+def test_an_infinite_factor_of_a_sum_of_no_messages_leaves_no_nan(neuron, connect):
+    net = horn.Network(seed=1)
+    net.input((4, 1))
+    size = () if isinstance(connect, (horn.Local, horn.Convolution)) else (8,)
+    net.layer(*size, neuron=neuron, connect=connect, bias=False)
+    net.output(2, loss="squared_error")
+    compare(net, horn.SGD(0.1), 3)
