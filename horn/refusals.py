@@ -290,6 +290,10 @@ def wrong_draw(word: str, values: Sequence[float]) -> str:
     return ""
 
 
+DRAWN_LIKE_ANOTHER = (
+    "this draw would give the numbers of another one: a draw is known by its place in the text, of "
+    "which there are 32,768, and these two have the same; write it on another line"
+)
 DRAWN_AGAIN = (
     "this draw is made a second time, and would give the same number again: a draw is known by its "
     "place in the text; write each draw on its own. Of two places one may be taken for the other, "

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from horn import texts
 from horn.errors import CompileError, HornError
-from horn.random import site
 
 _HORN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Comprehensions and generators are part of the function around them: Python 3.12 runs some of them
@@ -152,9 +151,8 @@ def _is_key(frame: FrameType) -> bool:
     )
 
 
-def draw_site(method: CodeType) -> int:
-    """The site of the current draw: the calls from the neuron's method to it, each as
-    (function, line, column).
+def draw_path(method: CodeType) -> tuple[tuple[str, int, int], ...]:
+    """The calls from the neuron's method to the current draw, each as (function, line, column).
 
     The line counts from the function's first line (its first decorator, if any); the column is
     where the call expression begins.
@@ -178,4 +176,4 @@ def draw_site(method: CodeType) -> int:
         if code is method:
             break
         frame = frame.f_back
-    return site(path[::-1])
+    return tuple(path[::-1])

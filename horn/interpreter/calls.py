@@ -180,9 +180,17 @@ class Message(Synapse):
 
     def _draw(self, kind: str) -> Traced:
         layer, neuron, link, source = self._identity
-        place, seed = user_text.draw_site(self._host.code), self._host.moment.seed
+        place, seed = self._place(kind), self._host.moment.seed
         sample = (link << 32) + source
         return Traced(drawn(kind, seed, layer, place, neuron, sample, random.ONCE), "synapse")
+
+    def _place(self, kind: str) -> int:
+        """The site of the current draw. The same draw may be made again: it is the synapse's."""
+        path = user_text.draw_path(self._host.code)
+        place = random.site(path)
+        if self._host.synapse_paths.setdefault((type(self), kind, place), path) != path:
+            raise user_text.error(refusals.DRAWN_LIKE_ANOTHER)
+        return place
 
 
 class NoMessage:
@@ -198,7 +206,7 @@ class Heard(Message):
     """The error of one output neuron, as a message to a hidden neuron."""
 
     def _draw(self, kind: str) -> Traced:
-        place, seed = user_text.draw_site(self._host.code), self._host.moment.seed
+        place, seed = self._place(kind), self._host.moment.seed
         return Traced(
             drawn_for(kind, seed, place, self._identity, random.SHARED, random.ONCE), "synapse"
         )
@@ -319,6 +327,7 @@ class Call:
         self.tests: list[Test] = []
         self.read = self.tells_inputs_apart = False
         self.sites: set[tuple[int, str, str, tuple[int, int, int, int] | None]] = set()
+        self.synapse_paths: dict[Any, Any] = {}  # the way to each draw of a synapse
         self.silent = False
         self.assigned: set[str] = set()  # the carried States assigned so far
         self.kept: dict[str, Any] = {}  # the carried States when the method ends
@@ -443,7 +452,7 @@ class Call:
         source = "normal" if kind == "normal" else "uniform"
         message = self.current[-1] if self.current else None
         whose = None if message is None else message._identity
-        where = (user_text.draw_site(self.code), source, per, whose)
+        where = (random.site(user_text.draw_path(self.code)), source, per, whose)
         if where in self.sites:
             raise user_text.error(refusals.DRAWN_AGAIN)
         self.sites.add(where)

@@ -236,9 +236,10 @@ class Words:
             u = leaf(Op.MESSAGE_DRAW, "boi" if per in OF_A_SAMPLE else "oi", (kind, number, per))
         else:
             u = leaf(Op.DRAW, "bo" if per in OF_A_SAMPLE else "o", (kind, number, per))
-        made = (calls, self.scope.rounds)
-        if word.of == "self" and self.scope.drawn.setdefault((u.op, u.value), made) != made:
-            self.scope.fail(node, refusals.DRAWN_AGAIN)
+        made = (calls, self.scope.rounds if word.of == "self" else ())  # a synapse's may be again
+        if self.scope.drawn.setdefault((u.op, u.value), made) != made:
+            is_own = word.of == "self"
+            self.scope.fail(node, refusals.DRAWN_AGAIN if is_own else refusals.DRAWN_LIKE_ANOTHER)
         if word.name == "bernoulli":
             return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
         if word.name == "uniform":

@@ -8,8 +8,10 @@ from horn import explain, math, random
 from horn._kernels.engine import Drawn, Ragged, Tape, View
 from horn.backends import Setup, make
 from horn.compiler import lower
+from horn.errors import CompileError
 from horn.partition.placement import Placement
-from tests.parity.test_compiled_equals_interpreted import compare, samples
+from tests.language import texts
+from tests.parity.test_compiled_equals_interpreted import COMPILED, compare, samples
 from tests.parity.test_groups import of_groups
 from tests.parity.test_tasks import compare as compare_tasks
 from tests.parity.test_tasks import labelled, of_group, of_one, steps
@@ -225,3 +227,51 @@ def test_nothing_of_the_size_of_all_messages_is_stored():
     net.layer(11, neuron=PerBatch, activation="relu")  # whose slope is 0 in places
     net.output(3, activation="softmax", loss="cross_entropy")
     assert explain.runs_as(net)["layer1"] == "matrix products"
+
+
+# Two places of draws in a method that have one number, of 32,768.
+LIKE = ((4, 8), (7, 50))
+
+
+def draws_at(*places):
+    """A forward that draws for its synapses at these lines and columns, counted as sites are."""
+    lines, sums = ["    def forward(self, messages):"], []
+    for line, column in places:
+        name = f"sum{line}"
+        lines += [""] * (line - len(lines) - 1)
+        lines += [f"        {name} = sum(m.weight * (", " " * column + "m.normal(0.0, 1.0)"]
+        lines += ["        ) for m in messages)"]
+        sums.append(name)
+    return "\n".join([*lines, f"        self.feedforward({' - '.join(sums)})"])
+
+
+@pytest.mark.parametrize("backend", ["python", *COMPILED])
+def test_two_draws_of_a_synapse_that_would_be_one_number_are_refused(backend, tmp_path):
+    assert len({random.site([("forward", *place)]) for place in LIKE}) == 1
+    text = f"{texts.HEADER}class N(horn.Neuron):\n{draws_at(*LIKE)}\n"
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(2, neuron=texts.module(tmp_path, text).N)
+    net.output(2, loss="squared_error")
+    with pytest.raises(CompileError, match="write it on another line"):
+        engine = make(backend, Setup(net, horn.SGD(0.1), "labels", 3, "float64", 1))
+        engine.bind(samples(net))
+        engine.step(np.arange(3), iteration=0, first_sample=0)
+
+
+def test_one_draw_of_a_synapse_may_be_made_again():
+    class Again(horn.Neuron):
+        def forward(self, messages):
+            self.feedforward(self.noisy(messages) + self.noisy(messages))
+
+        def noisy(self, messages):
+            total = 0.0
+            for _ in range(2):
+                total += sum(m.input * m.normal(0.0, 1.0) for m in messages)
+            return total
+
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.layer(2, neuron=Again)
+    net.output(2, loss="squared_error")
+    compare(net, horn.SGD(0.1), 3)
