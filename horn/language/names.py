@@ -119,16 +119,19 @@ class Names:
         spaces = (function.__globals__, vars(builtins))
         return next((space[name] for space in spaces if name in space), _MISSING)
 
-    def is_float(self, node: ast.AST) -> bool:
+    def is_float(self, node: ast.AST, among: frozenset[str] = frozenset()) -> bool:
         """Whether a constant that the text writes or names is a float, as 3.0, and not the whole
-        number 3, which is the same in formulas."""
+        number 3, which is the same in formulas. among : the variables whose values are looked at.
+        """
         if isinstance(node, ast.BinOp):
-            sides = self.is_float(node.left), self.is_float(node.right)
+            sides = self.is_float(node.left, among), self.is_float(node.right, among)
             return isinstance(node.op, ast.Div) or any(sides)
         if isinstance(node, ast.UnaryOp):
-            return self.is_float(node.operand)
+            return self.is_float(node.operand, among)
         value: Any = getattr(node, "value", None)
-        if isinstance(node, ast.Name) and node.id not in self.scope.frame.names:
+        if isinstance(node, ast.Name):
+            if node.id in self.scope.frame.names:
+                return node.id not in among and self._is_float_variable(node.id, among)
             value = self.outside(node.id)
         elif isinstance(node, ast.Attribute):
             owner = self.expressions.value(node.value)
@@ -136,6 +139,21 @@ class Names:
             owner = context.cls if context and isinstance(owner, SelfRef) else owner
             value = inspect.getattr_static(owner, node.attr, None)
         return isinstance(value, (float, np.floating))
+
+    def _is_float_variable(self, name: str, among: frozenset[str]) -> bool:
+        """Whether every value that the function gives a variable is a float."""
+        nodes = [*ast.walk(self.scope.source.tree)]
+        bound = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
+        values = [
+            n.value
+            for n in nodes
+            if isinstance(n, ast.Assign) and any(target in bound for target in n.targets)
+        ]
+        n_given = sum(not isinstance(n.ctx, ast.Load) for n in bound)
+        is_argument = any(isinstance(n, ast.arg) and n.arg == name for n in nodes)
+        if is_argument or n_given != len(values):
+            return False
+        return all(self.is_float(value, among | {name}) for value in values)
 
     def attribute(self, node: ast.Attribute) -> Any:
         value, name = self.expressions.value(node.value), self.in_class(node.attr)

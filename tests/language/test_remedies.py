@@ -105,6 +105,27 @@ def test_a_constant_that_is_no_number_of_the_language_is_refused(tmp_path, const
 
 
 @pytest.mark.parametrize(
+    "before, is_float",
+    [
+        ("n = 4 / 2", True),
+        ("size = 4.0; n = size - 2", True),
+        ("n = 4 // 2", False),
+        ("n = 4.0; n = 3", False),
+        ("n = 2; n = n + 1", False),
+        ("m, n = 1.0, 2", False),
+    ],
+)
+def test_range_of_a_variable_that_is_a_float_is_refused(tmp_path, before: str, is_float: bool):
+    lines = [before, "total = sum(m.input for m in messages)", "for k in range(n): total += k"]
+    made = texts.module(tmp_path, texts.source(forward(*lines, "self.feedforward(total)")))
+    if not is_float:
+        texts.forward(made.N)
+        return
+    with pytest.raises(CompileError, match="'n' is a float in Python"):
+        texts.forward(made.N)
+
+
+@pytest.mark.parametrize(
     "body, said",
     [
         (
