@@ -90,30 +90,31 @@ class Backward:
 
     def who_is_heard(self) -> set[int]:
         """The layers that gradients flow back through, at any step."""
-        found: set[int] = set()
-        before = -1
-        while len(found) > before:
-            before = len(found)
-            for index, code in self.code.layers.items():
-                judged = code.layer.loss is not None and self.is_judged
-                below = any(o.receiver.layer.index in found for o in self.code.outgoing[index])
-                derived = not code.is_local and index in self.asked and (judged or below)
-                if derived or code.backward is not None:
-                    found.add(index)
-        return found
+        first, derived = list[int](), set[int]()
+        for index, code in self.code.layers.items():
+            is_derived = not code.is_local and index in self.asked
+            judged = code.layer.loss is not None and self.is_judged
+            if code.backward is not None or (is_derived and judged):
+                first.append(index)
+            elif is_derived:
+                derived.add(index)
+        links = {
+            k: [x.source.index for x in code.layer.links] for k, code in self.code.layers.items()
+        }
+        return _reached(first, links, derived)
 
     def who_is_asked(self) -> set[int]:
         """The layers whose delta is needed: they, or layers that they depend on, have arrays that
         are not frozen, or a written backward, which may have States.
         """
-        frozen, found = self.storage.network.frozen, set[int]()
-        late = sum(link.delay > 0 for x in self.storage.network.layers for link in x.links)
-        for index, code in [*self.code.layers.items()] * (1 + late):
-            layer = code.layer
-            learns = code.backward is not None or not frozen.issuperset(layer.learned)
-            if learns or any(link.source.index in found for link in layer.links):
-                found.add(index)
-        return found
+        frozen, layers = self.storage.network.frozen, self.code.layers
+        first = [
+            index
+            for index, code in layers.items()
+            if code.backward is not None or not frozen.issuperset(code.layer.learned)
+        ]
+        links = {k: [o.receiver.layer.index for o in out] for k, out in self.code.outgoing.items()}
+        return _reached(first, links, set(layers))
 
     def layer(self, layer: Layer) -> None:
         """Write this layer's delta, then the updates of its own arrays (bias, parameters) and of
@@ -162,12 +163,20 @@ class Backward:
                 code.upstream = self.messages.through_interlayer(code, code.upstream)
             self.messages.known[layer.index, "forward", UPSTREAM] = code.upstream
             if code.derived.is_weighted_sum:
+                found = {
+                    stem + layer.end_of(group, name): node
+                    for group, of_weights in code.derived.deltas.items()
+                    for name, node in of_weights.items()
+                }
+                nodes = self.messages.all_at_vertex([*found.values()], code, "forward")
+                found = dict(zip(found, nodes, strict=True))
+                if not self.storage.steps:  # which need some step by step, and others once
+                    found = self.storage.together(found, frame)
                 for group, of_weights in code.derived.deltas.items():
                     code.deltas[group] = {}
-                    for name, found in of_weights.items():
-                        node = self.messages.at_vertex(found, code, "forward")
+                    for name in of_weights:
                         own = stem + layer.end_of(group, name)
-                        code.deltas[group][name] = self.storage.store(node, frame, "bo", own)
+                        code.deltas[group][name] = self.storage.store(found[own], frame, "bo", own)
             else:
                 code.upstream = self.storage.store(
                     code.upstream, frame, "bo", f"{layer.name}.upstream"
@@ -226,6 +235,16 @@ class Backward:
                 continue
             total = ir.add(total, swap(part))
         return total
+
+
+def _reached(first: list[int], links: dict[int, list[int]], among: set[int]) -> set[int]:
+    """The first layers, and those among others that links lead to from them."""
+    found, ahead = set(first), first
+    while ahead:
+        new = (set(links[ahead.pop()]) & among) - found
+        found |= new
+        ahead.extend(new)
+    return found
 
 
 def back_of(out: Outgoing) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -48,6 +49,7 @@ COSTLY = (
 )  # fmt: skip
 # The phases of a sequence's program, in the order in which steps.py arranges them.
 PHASES = ("first", "forward", "judge", "backward", "last")
+STORED = 8  # plain operations: what it costs to store the value of an expression, and read it
 
 
 class Storage:
@@ -242,6 +244,34 @@ class Storage:
             fill(name)
             self.stored[key] = load(name, letters)
         return self.stored[key]
+
+    def together(self, nodes: Mapping[str, Node], frame: Frame) -> dict[str, Node]:
+        """(b, o) expressions by the names of their buffers, to be read one by one. What they have
+        in common is computed once, in one loop that stores all, where it is more than that costs.
+        """
+        stems = {n: stem for stem, n in nodes.items() if n.args and n.axes == "bo"}
+        most = self.cost(*stems) + STORED * len(stems)
+        costs = accumulate(map(self.cost, stems))  # as far as they are asked for: these are many
+        if all(cost <= most for cost in costs):
+            return dict(nodes)
+        axes = self.axes_of(frame, "bo")
+        stored = {n: self.buffer(self.fresh(stem), axes) for n, stem in stems.items()}
+        self.loop(frame, [Output(name, node) for node, name in stored.items()])
+        self.stored.update({(frame, "bo", n): load(name, "bo") for n, name in stored.items()})
+        return {stem: self.stored.get((frame, "bo", n), n) for stem, n in nodes.items()}
+
+    def cost(self, *roots: Node) -> int:
+        """What a loop of (b, o) expressions costs for each sample and neuron, in plain operations;
+        functions are a few.
+        """
+        found, stack, total = set[Node](), [*roots], 0
+        while stack:
+            node = stack.pop()
+            if node.args and node.axes == "bo" and node not in found and node not in self.values:
+                found.add(node)
+                stack.extend(node.args)
+                total += 4 if node.op in COSTLY else 1
+        return total
 
     def remember(self, value: Node, name: str) -> None:
         """Let later uses of this (b, o) expression load the buffer."""

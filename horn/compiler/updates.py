@@ -54,20 +54,9 @@ class Updates:
         frame = Frame(layer.index)
         own = replace(frame, shared=bool(layer.kinds))
         axes = self.storage.axes_of(own, "o")
-        for name in layer.parameters:
-            if f"{layer.name}.{name}" in frozen:
-                continue
-            written = code.backward
-            if written is not None:
-                pushed = self.messages.at_vertex(written.parameters[name], code, "backward")
-                per_sample = self.valid(pushed)
-            elif code.upstream is not None:
-                per_sample = self.messages.at_vertex(code.derived.parameters[name], code, "forward")
-            else:
-                continue
-            full = f"{layer.name}.{name}"
+        for full, per_sample in self.parameter_gradients(code).items():
             gradient = self.mean_of(per_sample, frame, f"{full}.gradient", bool(layer.kinds))
-            self.update(full, axes, own, "o", gradient, pushed=written is not None)
+            self.update(full, axes, own, "o", gradient, pushed=code.backward is not None)
         for name, array in layer.biases.items():
             stem, node = f"{array}.gradient", self.gathered.get((layer.index, None, name))
             mean = self.mean_of if node is None else self.of_gathered
@@ -76,6 +65,25 @@ class Updates:
             if node is not None:
                 gradient = mean(node, frame, stem, bool(layer.kinds))
                 self.update(array, axes, own, "o", gradient, pushed=code.is_local)
+
+    def parameter_gradients(self, code: LayerCode) -> dict[str, Node]:
+        """d loss / d each Parameter per sample, or what is pushed to it, by its array."""
+        layer, written = code.layer, code.backward
+        frozen = self.storage.network.frozen
+        arrays = {name: f"{layer.name}.{name}" for name in layer.parameters}
+        arrays = {name: array for name, array in arrays.items() if array not in frozen}
+        if written is not None:
+            pushed = [written.parameters[name] for name in arrays]
+            each = self.messages.all_at_vertex(pushed, code, "backward")
+            each = [self.valid(node) for node in each]
+        elif code.upstream is not None:
+            derived = [code.derived.parameters[name] for name in arrays]
+            each = self.messages.all_at_vertex(derived, code, "forward")
+        else:
+            return {}
+        stems = [f"{array}.per_sample" for array in arrays.values()]
+        found = self.storage.together(dict(zip(stems, each, strict=True)), Frame(layer.index))
+        return dict(zip(arrays.values(), found.values(), strict=True))
 
     def gather(self, code: LayerCode) -> None:
         """Sum the pushes of a layer step by step, in sequences where its SynapseStates have one
