@@ -42,6 +42,10 @@ _ANOTHER = (
 # one method, likewise: each is written out, and a recursion that branches doubles them each time.
 AGAIN, DEEP = 40, 80
 MOST_AGAIN, MOST = 1000, 10_000
+TOO_DEEP = (
+    "too much is nested here: each elif, else and pair of parentheses is inside of the one before; "
+    "write it as several statements, or the numbers of its cases as a tuple and a loop over that"
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,11 @@ class Functions:
         scope.sources.append(source)
         scope.frame = outer.copy()
         scope.frame.names, scope.frame.returned, scope.frame.done = names, None, False
-        self.statements.block(source.tree.body)
+        for statement in source.tree.body:
+            try:
+                self.statements.block([statement])
+            except RecursionError:
+                raise source.error(statement, TOO_DEEP) from None
         scope.join()
         inner = scope.frame
         scope.frame, scope.path, scope.call_sites = outer, path, call_sites

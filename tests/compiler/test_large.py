@@ -242,6 +242,18 @@ def test_a_large_neuron_is_compiled_at_once(tmp_path, text: Callable[[int], str]
     assert time.perf_counter() - begin < 20.0  # about 0.3; it was minutes, or a RecursionError
 
 
+def cases(n: int) -> str:
+    return forward(["z = " + " else ".join(f"{k} if z > {n - k}" for k in range(n)) + " else z"])
+
+
+@pytest.mark.parametrize("text, begins", [(cases, "z = 0 if"), (elifs, "if z > ")])
+def test_what_is_nested_too_deeply_is_refused_with_its_line(tmp_path, text, begins: str):
+    cls = texts.module(tmp_path, texts.source(text(900))).N
+    with pytest.raises(horn.CompileError, match="too much is nested here") as e:
+        texts.forward(cls)
+    assert e.value.text.strip().startswith(begins)
+
+
 def probed(cls: type[horn.Neuron], backend: str) -> dict[str, np.ndarray]:
     x = np.random.default_rng(0).normal(size=(3, 6))
     engine = make(backend, Setup(network(cls), horn.SGD(0.1), "labels", 3, "float64", 1))
