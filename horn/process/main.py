@@ -236,14 +236,15 @@ class TaskProcess:
         watcher = Progress()
         if context.rank % run.n_tasks == 0:
             watcher = ProgressReporter(self.line, run.interval_s, index, lambda: between.loop.own)
-        part, deal = (index % n_first, n_first), index // n_first
         return TrainingLoop(
             job,
             engine,
             watcher,
             run.begun,
             control=between,
-            source=BatchSource(job, part=part, deal=deal, augmented=augmented),
+            source=BatchSource(
+                job, rows_of=engine.rows_of, deal=index // n_first, augmented=augmented
+            ),
             is_share=True,
             views=lambda: engine.views()["parameter"],
             is_watcher=is_joined or index == 0,

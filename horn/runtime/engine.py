@@ -211,14 +211,14 @@ class GroupEngine(CompiledEngine):
             n = own.stop - own.start
             self._kept = {name: array[:n].copy() for name, array in self._kept.items()}
 
-    def part_of(self, n: int, group: int, n_groups: int) -> tuple[int, int]:
-        """The first and past-the-last row of a batch that a group has. For sequences in pieces they
-        are always the same: of a shorter batch, the last groups have fewer rows.
+    def rows_of(self, n: int) -> slice:
+        """The rows of a batch of n that this task's group has. For sequences in pieces they are
+        always the same: of a shorter batch, the last groups have fewer rows.
         """
         if not self._kept:
-            return share(n, group, n_groups)
-        start, stop = share(self.n_whole, group, n_groups)
-        return min(start, n), min(stop, n)
+            return slice(*share(n, *self.batch_part))
+        start, stop = share(self.n_whole, *self.batch_part)
+        return slice(min(start, n), min(stop, n))
 
     @property
     def batch_part(self) -> tuple[int, int]:
@@ -236,10 +236,11 @@ class GroupEngine(CompiledEngine):
             return super().step(rows, iteration=iteration, first_sample=first_sample)
         runner, loss, data = self._learning(rows)
         n = len(rows)
-        start, stop = self.part_of(n, self.group_index, self.n_groups)
-        at, begins = self._begin(runner, rows, data, self._kept, stop - start)
+        part = self.rows_of(n)
+        mine = rows[part]
+        at, begins = self._begin(runner, rows, data, self._kept, len(mine))
         scalars = self._of_rows(rows, iteration, begins)
-        self._run(runner, rows[start:stop], scalars, first_sample + start + at)
+        self._run(runner, mine, scalars, first_sample + part.start + at)
         self._ending(runner, self._kept)
         self.updates += 1
         return 0.0 if loss is None else float(runner.value(loss)) / n

@@ -45,6 +45,9 @@ class TaskEngine(Engine, Protocol):
     def views(self) -> Mapping[str, Mapping[str, Array]]:
         """This task's share of {"parameter": {name: array}, "state": ...}, read-only."""
 
+    def rows_of(self, n: int) -> slice:
+        """The rows of a batch of n that this task's group learns from; no other row is read."""
+
     def owns(self, name: str) -> bool:
         """Whether no task of a lower rank has the same part of an array."""
 

@@ -155,15 +155,16 @@ class Replica(GroupEngine):
 
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """Compute one batch; return the loss of all groups if they are joined, else this one's."""
-        start, stop = self.part_of(len(rows), *self.batch_part)
-        self.own_samples = self.view.n_samples = self._counts(rows[start:stop])
+        part = self.rows_of(len(rows))
+        mine = rows[part]
+        self.own_samples = self.view.n_samples = self._counts(mine)
         self._do(self.strategy.before_batch(self.remembered, self.view))
         if self.is_joined:
             loss = super().step(rows, iteration=iteration, first_sample=first_sample)
-        elif start == stop:
+        elif not len(mine):
             loss = 0.0
         else:
-            mine, first = rows[start:stop], first_sample + start
+            first = first_sample + part.start
             loss = super().step(mine, iteration=iteration, first_sample=first)
         if self.client is not None:
             self.client.take_all()

@@ -146,6 +146,11 @@ class SubModels:
 
     # --- a batch
 
+    def rows_of(self, n: int) -> slice:
+        """The rows of a batch of n that the sub-models of this group have."""
+        k = self.n_sub_models
+        return slice(share(n, self.of_group.start, k)[0], share(n, self.of_group.stop, k)[0])
+
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """Make one update of the whole network; the mean loss over rows, each in its sub-model."""
         if not self.smalls and self.masked is None:

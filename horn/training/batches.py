@@ -9,7 +9,6 @@ from horn.backends import Array
 from horn.data.augment import AugmentedBatch
 from horn.data.order import BatchRows
 from horn.job import Job
-from horn.topology import share
 
 DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
 
@@ -18,17 +17,17 @@ DEALS_APART = 1_000_003  # between the seeds of orders that are not the same
 class BatchSource:
     """Where the batches of a job come from.
 
-    part : this group's number and the number of groups: of each batch it reads its part. deal : the
-    number of the order of the samples; groups that began together have the same. take : gives the
-    next rows of a stream, which has an order of its own; its rows cannot be measured again; it
-    waits until its second argument says not to, then gives None. is_stopping : whether a stop is
-    asked for, which ends such a wait. augmented : changes the rows of a batch; the engine is bound
-    to its data.
+    rows_of : those of a batch of n rows that this group learns from, as its engine says; it reads
+    no others. deal : the number of the order of the samples; groups that began together have the
+    same. take : gives the next rows of a stream, which has an order of its own; its rows cannot be
+    measured again; it waits until its second argument says not to, then gives None. is_stopping :
+    whether a stop is asked for, which ends such a wait. augmented : changes the rows of a batch;
+    the engine is bound to its data.
     """
 
     job: Job
     _: KW_ONLY
-    part: tuple[int, int] = (0, 1)
+    rows_of: Callable[[int], slice] = lambda n: slice(0, n)
     deal: int = 0
     take: Callable[[int, Callable[[], bool]], Array | None] | None = None
     is_stopping: Callable[[], bool] = lambda: False
@@ -62,13 +61,13 @@ class BatchSource:
                 rows = order[number]
                 if number + 1 < last:  # this group reads only its own part of it
                     coming = order[number + 1]
-                    data.expect(coming[slice(*share(len(coming), *self.part))])
+                    data.expect(coming[self.rows_of(len(coming))])
             elif (taken := take(min(size, n - start), gives_up)) is not None:
                 rows = taken
             else:
                 return
             if augmented is not None:
-                rows = augmented.read(rows, epoch + 1, slice(*share(len(rows), *self.part)))
+                rows = augmented.read(rows, epoch + 1, self.rows_of(len(rows)))
             yield rows, epoch * n + start
 
     def counts(self, rows: Array) -> float:

@@ -71,6 +71,20 @@ def test_groups_with_servers_learn_from_changed_images() -> None:
     assert run.model.evaluate(bright, Y)["acc"] == 1.0
 
 
+@pytest.mark.cluster
+def test_sub_models_that_groups_cannot_share_evenly_learn_from_changed_images() -> None:
+    """The groups' rows follow their sub-models, not halves of the batch."""
+    net = horn.Network(seed=4)
+    net.input((4, 4, 3))
+    net.layer(6, activation="tanh")
+    net.output(3, activation="softmax", loss="cross_entropy")
+    mine = job().with_settings(network=net)
+    dropout = horn.ParallelDropout(sub_models=3)
+    alone, groups = (horn.train(mine, strategy=dropout, **more) for more in ({}, {"groups": 2}))
+    for name, array in alone.model.parameters.items():
+        np.testing.assert_allclose(groups.model.parameters[name], array, rtol=1e-8, atol=1e-10)
+
+
 def test_a_resumed_job_goes_on_with_the_same_images(tmp_path: Path) -> None:
     whole = horn.train(job())
     horn.train(job(iterations=6, epochs=None), checkpoints=tmp_path, checkpoint_every=3)

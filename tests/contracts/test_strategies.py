@@ -237,6 +237,22 @@ def test_every_sample_is_seen_once_in_an_epoch(
     assert [sum(group[epoch] for group in firsts) for epoch in range(2)] == [37, 37]
 
 
+@pytest.mark.parametrize("topology", [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_the_rows_of_groups_are_the_batch(strategy: Strategy, topology: tuple[int, int]) -> None:
+    job = a_job()
+    where = Topology(*topology, strategy.default_servers)
+
+    def rows(member: Any) -> list[list[int]]:
+        found = [list(range(n))[member.rows_of(n)] for n in range(7)]
+        member.conclude()
+        return found
+
+    found = good(together(strategy, job, Placement.default(job.network), where, rows))
+    firsts = found[: where.n_workers : where.n_tasks]
+    for n, parts in enumerate(zip(*firsts, strict=True)):
+        assert sum(parts, []) == list(range(n))
+
+
 # how it trains: processes
 
 

@@ -171,6 +171,16 @@ def test_the_answer_does_not_depend_on_how_many_processes_there_are(strategy, op
                 np.testing.assert_allclose([a for a, _ in found["owns"]], found["losses"])
 
 
+def test_a_group_has_the_rows_of_its_sub_models():
+    def rows(engine: SubModels) -> list[slice]:
+        return [engine.rows_of(n) for n in (2, 7, 8)]
+
+    strategy = ParallelDropout(sub_models=3)
+    a, b = engines(strategy, a_job(), Topology(2, 1), rows)
+    assert a == [slice(0, 0), slice(0, 2), slice(0, 2)]
+    assert b == [slice(0, 2), slice(2, 7), slice(2, 8)]
+
+
 def test_groups_report_the_losses_of_their_own_samples():
     strategy, job = ParallelDropout(sub_models=3), a_job()
     a, b = engines(strategy, job, Topology(2, 1), trained)
