@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -44,14 +43,11 @@ class JobEntry:
         self._spec = json.dumps(spec).encode()
         self.coord = Session(hosts)
         try:
-            self._create()
+            self.jobs = Jobs(self.coord)
+            self.jobs.create(self.job_id, self._spec)
         except BaseException:
             self.coord.close()
             raise
-
-    def _create(self) -> None:
-        self.jobs = Jobs(self.coord)
-        self.jobs.create(self.job_id, self._spec)
 
     def restart_ended_server(self) -> None:
         """Restart an ended server; tasks then learn that their sessions are over."""
@@ -59,11 +55,11 @@ class JobEntry:
             self._renew("the embedded ZooKeeper has ended")
 
     def change(self, state: JobState) -> None:
-        """Write the job's state; make the entry anew if another cluster wrote there."""
+        """Write the job's state; make the entry anew if somebody removed it or wrote there."""
         before, self.state = self.state, state
         try:
             self.jobs.change(self.job_id, before, state)
-        except (ClusterError, Conflict) as error:
+        except HornError as error:  # training needs no entry
             self._renew(str(error))
 
     def _renew(self, reason: str) -> None:
@@ -77,8 +73,10 @@ class JobEntry:
                 self.server.stop()
                 self.server.start()
             self.coord = Session(self.hosts)
-            with contextlib.suppress(Conflict):  # it is still there
-                self._create()
+            self.jobs = Jobs(self.coord)
+            if self.coord.get(self.coord.paths.job(self.job_id)) is None:
+                self.jobs.forget(self.job_id)  # what lies elsewhere of an entry removed in part
+                self.jobs.create(self.job_id, self._spec)
             self.coord.set(self.coord.paths.state(self.job_id), self.state.value.encode())
         except (HornError, zk.ZkError) as error:
             logger.warning("no coordination job=%s reason=%s", self.job_id, error)

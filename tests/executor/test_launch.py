@@ -26,6 +26,7 @@ import pytest
 
 import horn
 import zk
+from horn.coordination.jobs import Jobs, JobState
 from horn.coordination.session import Session
 from horn.errors import (
     BarrierTimeout,
@@ -595,6 +596,24 @@ def test_a_job_leaves_no_node_behind(tmp_path):
         with pytest.raises(TaskFailed):
             run(endless(), At(lambda: os.kill(pid_of(0), signal.SIGKILL)))
         assert coord.children("/horn/jobs") == []
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_an_entry_that_somebody_removed_is_made_anew(is_whole):
+    with (
+        zk.EmbeddedServer(tick_ms=1000) as server,
+        Session(server.hosts) as coord,
+        JobEntry(server.hosts, "j", job(), RunSettings(tasks=2)) as entry,
+    ):
+        if is_whole:
+            Jobs(coord).forget("j")
+        else:
+            coord.remove(coord.paths.job("j"))
+        entry.change(JobState.RUNNING)
+        assert Jobs(coord).state("j") is JobState.RUNNING
+        coord.set(coord.paths.state("j"), b"as no horn writes it")
+        entry.change(JobState.SUCCEEDED)
+        assert Jobs(coord).state("j") is JobState.SUCCEEDED
 
 
 # The run's own ZooKeeper
