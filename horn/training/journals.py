@@ -149,9 +149,10 @@ class JournalFolder:
         self, rows: Sequence[Mapping[str, Any]], incomplete: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """Write the history, if it has grown, and the reports on later epochs. Where that fails, as
-        in a folder that was moved away, the run goes on.
+        in a folder that was moved away, the run goes on, and each later call tries again.
         """
-        if len(rows) > len(self.rows) or list(incomplete) != self.incomplete:
+        is_new = len(rows) > len(self.rows) or list(incomplete) != self.incomplete
+        if is_new or self._is_failing:
             self.rows = [plain_row(row) for row in rows]
             self.incomplete = [dict(one) for one in incomplete]
             try:

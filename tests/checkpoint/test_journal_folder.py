@@ -45,6 +45,22 @@ def test_a_run_whose_folder_cannot_be_written_any_more_goes_on(tmp_path: Path, c
     assert len(json.loads((tmp_path / "c" / "servers" / "run.json").read_text())["rows"]) == 3
 
 
+def test_a_history_that_met_a_full_disk_is_written_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Only another epoch was; there may be none."""
+
+    def full(*_: Any) -> None:
+        raise CheckpointError("run.new", "cannot be written: No space left on device")
+
+    kept, rows = JournalFolder(tmp_path, {}, resume=False), [{"epoch": 1}, {"epoch": 2}]
+    with monkeypatch.context() as changed:
+        changed.setattr("horn.checkpoint.disk.create", full)
+        kept.keep(rows)
+    kept.keep(rows)
+    assert json.loads((tmp_path / "servers" / "run.json").read_text())["rows"] == rows
+
+
 @pytest.mark.cluster
 def test_a_server_whose_journal_is_missing_does_not_begin_anew(tmp_path: Path):
     """It had the first weights, with the history of what had been learned."""
