@@ -70,7 +70,8 @@ class TaskEngine(Engine, Protocol):
 @dataclass
 class View:
     """One task's replica for its strategy. Arrays are the task's share, and may be written. Names
-    are those of ``Model.parameters``; of a slot "<array>/<slot>".
+    are those of ``Model.parameters``; of a slot "<array>/<slot>". Where groups are joined, arrays
+    may move from one batch to the next: take them from the view each time.
 
     n_batches : that this group has computed. n_samples : of the current batch, in this group; their
     steps, if sequences end early and only steps are judged.
@@ -118,6 +119,11 @@ class Strategy:
             raise JobError(
                 f"strategy {self.name} has no servers, but {topology.n_servers} were asked for; "
                 f"leave servers out, or take strategy={others}"
+            )
+        if topology.n_servers and not self.has_messages:
+            raise JobError(
+                f"strategy {self.name} has servers, but its class says that it sends no messages; "
+                f"leave has_messages = False out"
             )
 
     def prepared(self, job: Job, topology: Topology) -> Job:

@@ -125,9 +125,6 @@ class Replica(GroupEngine):
 
     def bind(self, data: Dataset) -> None:
         super().bind(data)
-        moving = [name for name in self._learned if name not in self.network.frozen]
-        self.view.parameters = {name: self.arrays[name] for name in moving}
-        self.view.slots = {name: self.arrays[name] for name in self._slots}
         self.remembered = self.strategy.begin(self.view)
         program = self.training_runner.program
         moves = [m for s in program.statements if isinstance(s, Post) for m in s.moves if m.across]
@@ -139,6 +136,13 @@ class Replica(GroupEngine):
         self._stream = self._streamed(self.training_runner)
         if self.client is not None:
             self._join_servers(self.client)
+
+    def _share(self) -> None:
+        """Move arrays, as GroupEngine does for each new program; the view is of where they are."""
+        super()._share()
+        moving = [name for name in self._learned if name not in self.network.frozen]
+        self.view.parameters = {name: self.arrays[name] for name in moving}
+        self.view.slots = {name: self.arrays[name] for name in self._slots}
 
     def _join_servers(self, client: ParameterClient) -> None:
         clock = 0
@@ -273,7 +277,11 @@ class Replica(GroupEngine):
                 "this strategy takes means over groups, which then cannot survive each other; "
                 "leave checkpoints out, or let servers have what is to be shared"
             )
-        assert self.peers is not None, f"{self.strategy.name} says that it sends no messages"
+        if self.peers is None:
+            raise JobError(
+                f"strategy {self.strategy.name} asks for a mean over groups, but its class says "
+                f"that it sends no messages; leave has_messages = False out"
+            )
         self.peers.mean(list(request.arrays))
 
     def close(self) -> None:
