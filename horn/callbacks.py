@@ -49,7 +49,8 @@ class TrainingContext:
     """The state of training as a callback sees it, and its requests to it.
 
     job : the job. epoch : from 1; iteration : updates so far. history : the epochs so far; row :
-    that of the epoch just ended, else None. loss : that of the last update's batch, else None.
+    that of the epoch just ended, else None. loss : in ``on_batch_end`` that of the update's batch,
+    of group 0's samples where groups go on by themselves (None if it had none); else None.
     n_epochs, n_iterations : of the whole job. group, task : those of this process, for a callback
     that runs everywhere; else 0. ``row`` takes columns of a callback's own, which the history then
     has (numbers, texts, lists and dicts of them; arrays become lists); what was measured is not

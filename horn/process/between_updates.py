@@ -52,7 +52,7 @@ class BetweenUpdates(LoopControl):
     def own_loss(self) -> tuple[float, int]:
         return self.engine.own_loss, self.engine.own_samples
 
-    def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+    def after_update(self, epoch: int, iteration: int, loss: float | None) -> bool:
         if self.losses is not None:
             self.losses.keep(self.loop.sums())
         if self._watches_batches:

@@ -100,11 +100,13 @@ class BatchProgress(ControlMessage, frozen=True):
 
 
 class BatchDone(ControlMessage, frozen=True):
-    """The job's first task has made an update; sent where a callback asks for every update."""
+    """The job's first task has made an update; sent where a callback asks for every update. loss :
+    None where its group had no sample.
+    """
 
     epoch: _Count
     iteration: _Count
-    loss: float
+    loss: float | None
 
 
 class CallbackDecision(ControlMessage, frozen=True):

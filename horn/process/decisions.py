@@ -54,12 +54,12 @@ class Decisions:
         if memory:
             self.memory, self.rate.number = memory, memory.get("held", memory.get("rate"))
 
-    def batch(self, epoch: int, iteration: int, loss: float) -> bool:
+    def batch(self, epoch: int, iteration: int, loss: float | None) -> bool:
         """Wait for the decision after an update; whether training ends with it."""
         if not self.is_joined and not self.is_first:
             return False
         if self.rank == 0:
-            self.line.send(BatchDone(epoch, iteration, float(loss)))
+            self.line.send(BatchDone(epoch, iteration, loss))
         decision = self._wait(iteration, False)
         if self.is_joined:
             self._apply(decision)

@@ -248,7 +248,7 @@ class TaskProcess:
             is_share=True,
             views=lambda: engine.views()["parameter"],
             is_watcher=is_joined or index == 0,
-            is_changed_at_end=not is_joined,
+            is_apart=not is_joined,
         )
 
     def _begin(self, between: BetweenUpdates) -> None:

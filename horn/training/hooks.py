@@ -118,9 +118,10 @@ class Hooks:
         if self.failure is not None:
             raise self.failure
 
-    def batch(self, epoch: int, iteration: int, loss: float) -> None:
+    def batch(self, epoch: int, iteration: int, loss: float | None) -> None:
         """Call the callbacks after an update; ``iteration`` counts the updates so far."""
-        self.context.tell(epoch=epoch, iteration=iteration, loss=float(loss))
+        loss = None if loss is None else float(loss)
+        self.context.tell(epoch=epoch, iteration=iteration, loss=loss)
         self._call("on_batch_end")
         self.context.tell(loss=None)
 
@@ -288,7 +289,7 @@ class LocalControl(LoopControl):
             self.hooks.begin(self.history, iteration)
             self._is_by_batch = self.hooks.is_by_batch
 
-    def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+    def after_update(self, epoch: int, iteration: int, loss: float | None) -> bool:
         if self.hooks is None or not self._is_by_batch:
             return False
         self.hooks.batch(epoch, iteration, loss)

@@ -74,7 +74,8 @@ class TrainingLoop:
     begun : when the run began (``perf_counter``). deadline : of the job's time. control : hears of
     each step, and decides with the loop. source : of the batches; None : all of the job's, in the
     order of its seed. is_share, views : as of ``DivergenceGuard``. is_watcher : this loop measures,
-    and keeps the best model; else another group does. is_changed_at_end : ``control.before_end``
+    and keeps the best model; else another group does. is_apart : its group is not joined with the
+    others: the loss of a step is that of the group's own samples, and ``control.before_end``
     changes the model, so the last row is not of the model that is kept.
 
     ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
@@ -97,7 +98,7 @@ class TrainingLoop:
     is_share: InitVar[bool] = False
     views: InitVar[Callable[[], Mapping[str, Array]] | None] = None
     is_watcher: bool = True
-    is_changed_at_end: bool = False
+    is_apart: bool = False
 
     def __post_init__(
         self,
@@ -213,7 +214,7 @@ class TrainingLoop:
             self.engine.load(best.parameters, best.states, None, iteration)
         try:
             test = None if job.test is None else self.measuring.of(job.test)
-            is_other = self.is_changed_at_end or self.is_halted
+            is_other = self.is_apart or self.is_halted
             last = self.measuring.last
             metrics = {"test": test} if test else last(self.history, epoch, is_other)
         except KeyboardInterrupt:  # all data of an interpreted network may take minutes
@@ -253,18 +254,20 @@ class TrainingLoop:
             self.is_stepping = False
             self.total += loss * counts(rows)
             self.done += len(rows)
-            if (own := control.own_loss()) is not None:
+            own = control.own_loss()
+            if own is not None:
                 self.own.add(*own)
+            # Of a batch with fewer samples than groups, some have none.
+            is_known = own is None or own[1] > 0 or not self.is_apart
             now = perf_counter()
-            if now >= next_report_s:
+            if now >= next_report_s and (mean := self.mean_loss) is not None:
                 next_report_s = now + self.watcher.interval_s
                 speed = (self.done - done_before) / (now - begun)
-                mean = self.total / (self.done - self.unseen)
                 self.watcher.step(epoch, self.iteration, mean, speed)
             self._check_time(now)
             if is_settable:
                 rate = job.optimizer.rate(self.iteration - 1)  # a callback may set another
-            if control.after_update(epoch, self.iteration, loss):
+            if control.after_update(epoch, self.iteration, loss if is_known else None):
                 self.is_ended = True
                 break
             if self.iteration == n_iterations:
@@ -275,15 +278,24 @@ class TrainingLoop:
         self.steady_rate.note(self.iteration - 1)
         self.steady_rate.check()
         now = perf_counter()
-        n_seen = self.done - self.unseen
         return dict.fromkeys((*COLUMNS, *job.aggregates)) | {
             "epoch": epoch,
             "iteration": self.iteration,
-            "loss": self.total / n_seen if n_seen and job.network.is_judged else None,
+            "loss": self.mean_loss if job.network.is_judged else None,
             "learning_rate": job.optimizer.rate(self.iteration - 1) if rate is None else rate,
             "seconds": now - self.begun + self.earlier_s,
             "samples_per_s": (self.done - done_before) / max(now - begun, 1e-9),
         }
+
+    @property
+    def mean_loss(self) -> float | None:
+        """The mean loss of the epoch so far: of all groups, or of this one's samples where it is
+        apart; None if none is known.
+        """
+        total, n = self.total, self.done - self.unseen
+        if self.is_apart:
+            total, n = self.own.total, self.own.samples
+        return total / n if n else None
 
     def _gives_up(self) -> bool:
         """Whether not to wait for a stream any longer. Raises Timeout."""

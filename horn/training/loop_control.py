@@ -19,9 +19,10 @@ class LoopControl:
         """
         return None
 
-    def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+    def after_update(self, epoch: int, iteration: int, loss: float | None) -> bool:
         """Called after each update, before ``at_boundary``, with its epoch, the updates so far and
-        its loss; returns whether its epoch, and training, end with it.
+        its loss, None where this group had no sample; returns whether its epoch, and training, end
+        with it.
         """
         return False
 

@@ -254,6 +254,26 @@ def test_progress_and_callbacks_see_the_same_rows():
     assert seen == [dict(row) for row in rows] == list(run.history)
 
 
+class Losses(horn.Callback):
+    def __init__(self) -> None:
+        self.seen: list[float | None] = []
+
+    def on_batch_end(self, context: TrainingContext) -> None:
+        self.seen.append(context.loss)
+
+
+@pytest.mark.parametrize("strategy", ["averaging", "easgd"])
+def test_a_group_without_a_sample_of_a_batch_tells_no_loss(strategy):
+    """Nine samples: the last batch has one, which is another group's."""
+    x, y = np.random.default_rng(0).normal(size=(9, 8)), np.arange(9) % 3
+    losses = Losses()
+    given = horn.Job(dense(), (x, y), batch_size=4, epochs=2, callbacks=[losses])
+    run = horn.train(given, groups=2, strategy=strategy)
+    assert [loss is None for loss in losses.seen] == [False, False, True] * 2
+    first, second, _ = losses.seen[:3]
+    assert run.history[0]["group_loss"][0] == pytest.approx((first + second) / 2)
+
+
 class Everywhere(horn.Callback):
     """A line per hook into a file per task."""
 
