@@ -49,7 +49,6 @@ from horn.training.checkpointing import (
     checkpoint_to_resume,
     part_name,
     restore,
-    rows_of,
     stopped,
 )
 from horn.training.checks import check_backwards, check_run, check_settings
@@ -492,7 +491,6 @@ def _train_here(
     loop = TrainingLoop(job, engine, watcher, begun, deadline, control=control, source=source)
     if start is not None:
         restore(loop, start, part_name(0))
-        loop.history = History(rows_of(start))
     control.attach(loop)
     if alone is not None:
         alone.loop = loop
@@ -650,7 +648,6 @@ def _restored(job: Job, settings: RunSettings, stopped: Stopped, begun: float) -
         for name in every[0]
     }
     engine.load(parameters, engine.states(), None, loop.iteration)
-    loop.history = History(rows_of(opened))
     return loop
 
 

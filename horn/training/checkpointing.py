@@ -23,6 +23,7 @@ from horn.checkpoint import ArrayPiece, CheckpointReader, Checkpoints, WrittenPa
 from horn.errors import CheckpointError, Conflict, Fenced, ProtocolError, Stopped
 from horn.job import Job
 from horn.training.cursor import Cursor, plain_row
+from horn.training.history import History
 from horn.training.identity import check_same
 from horn.training.journals import JournalFolder, check_no_journals
 from horn.training.loop import BestModel, TrainingLoop
@@ -100,6 +101,7 @@ def restore(
     if cursor.best is not None and loop.is_watcher:
         kept = [cut(f"{BEST}{kind}", memory[kind]) for kind in ("parameter", "state")]
         best = BestModel(*cursor.best, *kept)
+    loop.history = History(rows_of(opened))
     loop.go_on(cursor, best, cursor.seconds if earlier_s is None else earlier_s)
     return found
 

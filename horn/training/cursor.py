@@ -17,8 +17,8 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     iteration : updates so far. epoch : the current one, from 1. done : its samples so far; total :
     the sum of their losses, and own_total of the own_samples that were this group's. seconds :
-    since training began. rows : of the history. best : score, epoch and iteration of the best
-    model. updates : of the engine. callbacks : their state (``training/hooks.py``).
+    since training began. best : score, epoch and iteration of the best model. updates : of the
+    engine. callbacks : their state (``training/hooks.py``). The history is in the manifest, once.
     """
 
     iteration: Count = 0
@@ -28,7 +28,6 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     own_total: float = 0.0
     own_samples: Count = 0
     seconds: float = 0.0
-    rows: list[dict[str, Any]] = []  # with columns of callbacks: texts, lists, dicts
     best: tuple[float, Count, Count] | None = None
     updates: Count = 0
     callbacks: dict[str, Any] = {}
@@ -40,7 +39,9 @@ class Cursor(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def from_json(cls, found: Mapping[str, Any]) -> Cursor:
         """Make a cursor of its JSON. Raises ProtocolError if it is no cursor."""
         try:
-            return msgspec.convert(dict(found), cls)
+            known = dict(found)
+            known.pop("rows", None)  # of an older horn, whose parts had the history, too
+            return msgspec.convert(known, cls)
         except (ValueError, TypeError, RecursionError) as error:  # msgspec's error is a ValueError
             raise ProtocolError(f"this is no place to go on from: {error}") from error
 

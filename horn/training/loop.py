@@ -21,7 +21,7 @@ from horn.errors import Stopped, Timeout
 from horn.job import Job
 from horn.schedules import SettableRate
 from horn.training.batches import BatchSource
-from horn.training.cursor import Cursor, plain, plain_row
+from horn.training.cursor import Cursor, plain
 from horn.training.deadline import Deadline
 from horn.training.divergence import DivergenceGuard
 from horn.training.history import History
@@ -78,8 +78,8 @@ class TrainingLoop:
     others: the loss of a step is that of the group's own samples, and ``control.before_end``
     changes the model, so the last row is not of the model that is kept.
 
-    ``go_on``, before ``run``, with the arrays and the ``cursor`` of a moment gives the same rows
-    and the same model from then on.
+    ``go_on``, before ``run``, with the arrays, the ``history`` and the ``cursor`` of a moment gives
+    the same rows and the same model from then on.
 
     Raises
     ------
@@ -129,19 +129,19 @@ class TrainingLoop:
             own_total=float(self.own.total),
             own_samples=self.own.samples,
             seconds=perf_counter() - self.begun + self.earlier_s,
-            rows=[plain_row(row) for row in self.history],
             best=None if best is None else (float(plain(best.score)), best.epoch, best.iteration),
             updates=self.engine.updates, callbacks=self.control.memory(),
         )  # fmt: skip
 
     def go_on(self, cursor: Cursor, best: BestModel | None, earlier_s: float = 0.0) -> None:
-        """Resume from a cursor, with the arrays set. earlier_s : of training before ``begun``."""
+        """Resume from a cursor, with arrays and history set. earlier_s : of training before
+        ``begun``.
+        """
         self.iteration, self.epoch, self.done = cursor.iteration, cursor.epoch, cursor.done
         self.total, self.best, self.earlier_s = cursor.total, best, earlier_s
         self.unseen, self.recalled = 0, cursor.callbacks
         self.own = OwnLoss(cursor.own_total, cursor.own_samples)
         self.guard.keep(self.iteration, 0)
-        self.history = History(cursor.rows)
 
     def sums(self) -> EpochSums:
         """What the epoch comes to so far, for ``skip_to``."""
