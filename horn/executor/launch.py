@@ -268,9 +268,11 @@ def launch_at(
         pool.wait()
         attempts.close()
     finally:
-        attempts.record.end()
-        pool.stop()
-        attempts.close()
+        try:
+            attempts.record.end()
+        finally:
+            pool.stop()
+            attempts.close()
     return attempts.outcome(monitor)
 
 

@@ -258,6 +258,7 @@ class Journal:
             self.save(facts, arrays)
         except JournalError as error:
             if self._number != number:  # only the older files are still there
+                logger.warning("%s; the run goes on beside older files, which take room", error)
                 return
             state = self.folder / f"state-{number + 1}"
             # Or what is told from now on would be left out, or find no room on a full disk.

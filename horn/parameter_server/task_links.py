@@ -246,7 +246,8 @@ class TaskLinks:
                 link.end.queue.append((Bye(reason="finished"), ()))
             else:
                 self._cut(link, "this task has left")
-        drain(lambda: all(map(self._flush, self._links)))
+        # Each in every turn: a server that takes nothing holds back no other's goodbye.
+        drain(lambda: all([*map(self._flush, self._links)]))
         for link in self._links:
             self._answered(link)
             self._cut(link, "this task has left", int(LINGER_S * 1000))

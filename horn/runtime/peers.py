@@ -200,6 +200,7 @@ class Peers:
         while late := [r for r in into if not is_begun[r] or filled[r] < len(into[r])]:
             # A rank that is ahead may have sent its next exchange already.
             message = self._next(where, late, patience, MeanPart, number=number, at=at)
+            patience.renew()  # large arrays come in pieces, and may take long on a slow link
             src, [piece] = message.src, message.arrays
             room = into[src][filled[src] :]
             if piece.dtype != room.dtype or len(piece) > len(room):

@@ -205,6 +205,20 @@ def test_who_waits_for_a_server_names_it_and_its_rank_in_whatever_group():
     assert "server 0 has not answered" in told.hint
 
 
+def test_a_server_that_takes_nothing_holds_back_no_goodbye_to_another(monkeypatch):
+    monkeypatch.setattr("horn.parameter_server.link.LINGER_S", 0.0)
+    links = TaskLinks(Identity(0, 1, "nobody/servers", 0, None), 3, lambda server: None)
+    asked = []
+
+    def flush(link: object) -> bool:
+        asked.append(link)
+        return link is not links._links[0]
+
+    monkeypatch.setattr(links, "_flush", flush)
+    links.close()
+    assert asked == links._links
+
+
 def test_the_words_of_a_user_are_no_ranks():
     """A peer's last words come to the parent as they are, in whatever group."""
     why = "it left: ValueError: task 1 of my list"

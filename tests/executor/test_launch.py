@@ -47,6 +47,7 @@ from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
 from horn.process.control import StartPhase
 from horn.process.job_payload import draft
+from horn.training.checkpointing import RecoverySettings
 from horn.training.progress import Progress
 from horn.training.run_settings import RunSettings
 from tests.cluster.helpers import end_session, wait_until
@@ -563,6 +564,27 @@ def test_the_tasks_end_with_a_parent_that_is_killed(tmp_path):
             os.close(fd)
     assert len(pids) == 2
     assert not [*tmp_path.iterdir()]  # a folder for a stop was made before there was one
+
+
+def test_progress_that_fails_at_the_end_leaves_no_tasks(monkeypatch):
+    done = []
+
+    def ended(record):
+        raise OSError("the terminal has gone")
+
+    def nowhere():
+        raise JobError("no placement")
+
+    monkeypatch.setattr(launching.ProgressRecord, "end", ended)
+    monkeypatch.setattr(launching.Attempts, "close", lambda self: done.append("closed"))
+    pool, given = types.SimpleNamespace(stop=lambda: done.append("stopped")), job()
+    here = launching.JobAttempt("", "j", 0, pool, "", 1)
+    with pytest.raises(OSError, match="terminal"):
+        launch_at(
+            here, given, draft(given), nowhere, RunSettings(tasks=2), Progress(), 0.0,
+            RecoverySettings(),
+        )  # fmt: skip
+    assert done == ["stopped", "closed"]
 
 
 # ZooKeeper

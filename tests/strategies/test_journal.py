@@ -277,6 +277,16 @@ def test_a_journal_whose_folder_was_moved_grows_on(tmp_path, caplog):
     back.close()
 
 
+def test_older_files_that_cannot_be_removed_are_told(tmp_path, caplog):
+    journal = Journal(tmp_path)
+    list(journal.recover()[1])
+    (tmp_path / "state-0").mkdir()
+    journal.shorten({}, {})
+    journal.close()
+    (said,) = caplog.messages
+    assert "/state-0, byte 0: cannot be tidied up: Is a directory" in said and "take room" in said
+
+
 @pytest.mark.parametrize("name", ["journal-1", "state-0"])
 def test_what_is_told_after_a_state_that_failed_is_not_left_out(tmp_path, name):
     """A state without its journal would hide it; older files that cannot be removed do not."""

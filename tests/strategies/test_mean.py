@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from horn.errors import ProtocolError
+from horn.patience import Patience
 from horn.runtime import peers as peers_module
 from horn.runtime.group import TaskTimes
 from horn.runtime.peers import Peers
@@ -97,6 +100,23 @@ def test_a_group_that_goes_ahead_does_not_disturb_the_others():
         return [float((peers.mean([one]), one)[1][0]) for _ in range(20)]
 
     assert good(everywhere(Topology(4, 1), body)) == [[1.5] * 20] * 4
+
+
+def test_many_pieces_may_take_longer_together_than_one_may(monkeypatch):
+    """Each look at the deadline takes a second of it."""
+
+    def patience(timeout_s: float) -> Patience:
+        return Patience(timeout_s, partial(next, itertools.count(0.0)))
+
+    monkeypatch.setattr(peers_module, "Patience", patience)
+    monkeypatch.setattr(peers_module, "MESSAGE_BYTES", 8)
+
+    def body(peers: Peers) -> float:
+        array = np.full(4 * int(WAIT_S), float(peers.rank))
+        peers.mean([array])
+        return float(array.mean())
+
+    assert good(everywhere(Topology(2, 1), body)) == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("other", [[np.zeros(9)], [np.zeros(4, np.float32)]])
