@@ -259,6 +259,8 @@ class TrainingLoop:
                 self.own.add(*own)
             # Of a batch with fewer samples than groups, some have none.
             is_known = own is None or own[1] > 0 or not self.is_apart
+            if not is_known:
+                self.unseen += len(rows)
             now = perf_counter()
             if now >= next_report_s and (mean := self.mean_loss) is not None:
                 next_report_s = now + self.watcher.interval_s
@@ -289,13 +291,9 @@ class TrainingLoop:
 
     @property
     def mean_loss(self) -> float | None:
-        """The mean loss of the epoch so far: of all groups, or of this one's samples where it is
-        apart; None if none is known.
-        """
-        total, n = self.total, self.done - self.unseen
-        if self.is_apart:
-            total, n = self.own.total, self.own.samples
-        return total / n if n else None
+        """The mean loss of the epoch so far; None if none is known."""
+        n = self.done - self.unseen
+        return self.total / n if n else None
 
     def _gives_up(self) -> bool:
         """Whether not to wait for a stream any longer. Raises Timeout."""
