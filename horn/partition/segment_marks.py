@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from horn.program import Mark, Program, Statement, reads, segments, writes
 
 
+class Uses:
+    """Where each buffer is first read or written, and where it is last written: the numbers of
+    these ``parts``, which are looked through once for all buffers, since deep networks have many.
+    """
+
+    def __init__(self, parts: Iterable[Sequence[Statement]]) -> None:
+        self._first: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        for number, part in enumerate(parts):
+            for statement in part:
+                written = writes(statement)
+                for name in (*reads(statement), *written):
+                    self._first.setdefault(name, number)
+                self._last.update(dict.fromkeys(written, number))
+
+    def first(self, names: Collection[str]) -> int | None:
+        """The part that first reads or writes one of these; None if none does."""
+        return min((self._first[name] for name in names if name in self._first), default=None)
+
+    def last_made(self, names: Collection[str]) -> int | None:
+        """The part that writes the last of these; None if none does."""
+        return max((self._last[name] for name in names if name in self._last), default=None)
+
+
+def uses_by_segment(program: Program) -> Uses:
+    return Uses(segments(program))
+
+
 def marked(
-    program: Program, needed: Sequence[Collection[str]], made: Sequence[Collection[str]]
+    program: Program, needed: Iterable[Collection[str]], made: Iterable[Collection[str]]
 ) -> Program:
     """Put a mark before the first statement that reads or writes any of the buffers in each of
     ``needed``, and one after the last that writes any of those in each of ``made``.
     """
     statements = program.statements
-    before, after = set(), set()
-    for names in needed:
-        users = [k for k, s in enumerate(statements) if _uses(s, names)]
-        before.update(users[:1])
-    for names in made:
-        makers = [k for k, s in enumerate(statements) if not set(names).isdisjoint(writes(s))]
-        after.update(makers[-1:])
+    uses = Uses((statement,) for statement in statements)
+    before = {uses.first(names) for names in needed}
+    after = {uses.last_made(names) for names in made}
     found: list[Statement] = []
     for k, statement in enumerate(statements):
         if k in before and found and not isinstance(found[-1], Mark):
@@ -30,24 +54,3 @@ def marked(
         if k in after and k + 1 < len(statements):
             found.append(Mark())
     return dataclasses.replace(program, statements=tuple(found))
-
-
-def first_needed(program: Program, names: Collection[str]) -> int | None:
-    """The segment that first reads or writes one of these; None if none does."""
-    for number, part in enumerate(segments(program)):
-        if any(_uses(statement, names) for statement in part):
-            return number
-    return None
-
-
-def last_made(program: Program, names: Collection[str]) -> int | None:
-    """The segment that writes the last of these; None if none does."""
-    last = None
-    for number, part in enumerate(segments(program)):
-        if any(not set(names).isdisjoint(writes(statement)) for statement in part):
-            last = number
-    return last
-
-
-def _uses(statement: Statement, names: Collection[str]) -> bool:
-    return not set(names).isdisjoint((*reads(statement), *writes(statement)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 
 from horn.program import (
@@ -195,20 +196,31 @@ def roots(program: Program, names: Iterable[str]) -> set[str]:
     return found
 
 
-def idle_supersteps(program: Program, name: str) -> list[int]:
-    """The supersteps after a task's last read of a buffer and before its first write in a batch: a
-    peer that took part in one misses no write. Empty where something reads it later.
+class IdleSupersteps:
+    """The supersteps in which no task of a program needs a buffer; the program is looked through
+    once for all buffers.
     """
-    first, last = len(program.statements), -1
-    posted: dict[int, int] = {}
-    found: list[tuple[int, int, int]] = []
-    for place, statement in enumerate(program.statements):
-        if isinstance(statement, Post):
-            posted[statement.superstep] = place
-        elif isinstance(statement, Collect):
-            found.append((statement.superstep, posted[statement.superstep], place))
-        elif name in roots(program, writes(statement)):
-            first = min(first, place)
-        elif name in roots(program, reads(statement)):
-            last = place
-    return [step for step, post, collect in found if last < post and collect < first]
+
+    def __init__(self, program: Program) -> None:
+        self._first_write: dict[str, int] = {}
+        self._last_read: dict[str, int] = {}
+        posted: dict[int, int] = {}
+        self._trips: list[tuple[int, int, int]] = []  # superstep, its post, its collect
+        for place, statement in enumerate(program.statements):
+            if isinstance(statement, Post):
+                posted[statement.superstep] = place
+            elif isinstance(statement, Collect):
+                self._trips.append((statement.superstep, posted[statement.superstep], place))
+            else:
+                written = roots(program, writes(statement))
+                for name in written:
+                    self._first_write.setdefault(name, place)
+                read = roots(program, reads(statement)) - written
+                self._last_read.update(dict.fromkeys(read, place))
+
+    def of(self, name: str) -> list[int]:
+        """The supersteps after a task's last read of a buffer and before its first write in a
+        batch: a peer that took part in one misses no write. Empty where something reads it later.
+        """
+        last, first = self._last_read.get(name, -1), self._first_write.get(name, math.inf)
+        return [step for step, post, collect in self._trips if last < post and collect < first]

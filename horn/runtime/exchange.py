@@ -8,6 +8,7 @@ others': only which blocks it sends and wants, and where these lie, is.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from horn import ir
 from horn.backends._compiled import Runner
 from horn.partition import group_sums
 from horn.partition.share import Array, Share
-from horn.partition.supersteps import idle_supersteps, roots
+from horn.partition.supersteps import IdleSupersteps, roots
 from horn.program import Move, Post, Statement, base, segments, writes
 from horn.runtime.blocks import Block, Index, blocks_of, is_turned
 from horn.runtime.copies import COMBINE, ArrayRegion, ReadInPlace, SumBundle, Unpacking
@@ -81,6 +82,12 @@ class Exchange:
         self._sent: dict[tuple[int, int], list[tuple[ArrayRegion, int]]] = {}
         self._arrivals: dict[tuple[int, int], list[Unpacking | ReadInPlace]] = {}
         self._outline = Outline(program)
+        if can_share:  # what ``_may_share`` asks for each learned array, found once
+            moves = [move for post in self._outline.posts for move in post.moves]
+            ends = (roots(program, (move.array, move.out)) for move in moves)
+            self._n_moves = Counter(name for some in ends for name in some)
+            self._idle = IdleSupersteps(program)
+            self._meets: dict[int, bool] = {}
         self._labels = [_what(statements) for statements in segments(program)]
         for post in self._outline.posts:
             self._ours[post.superstep] = self._part_of(post)
@@ -134,7 +141,7 @@ class Exchange:
         """
         own = [entry for ours in self._ours.values() for entry in ours.own]
         wanted = [entry for ours in self._ours.values() for entry in ours.wanted]
-        names = [name for name, _, _ in own] + [move.out for move, _ in wanted]
+        n_uses = Counter([name for name, _, _ in own] + [move.out for move, _ in wanted])
         made = {
             name: segment
             for segment, statements in reversed(list(enumerate(segments(self.program))))
@@ -144,11 +151,11 @@ class Exchange:
         # arrays that this task also reads itself
         kept = {move.array for move, blocks in wanted if any(b.part is None for b in blocks)}
         for name, taken, part in own if self._outbox is not None else ():
-            if names.count(name) == 1 and name not in kept and name in made:
+            if n_uses[name] == 1 and name not in kept and name in made:
                 if self._is_block(name, taken):
                     self._made.setdefault(made[name], []).append((name, part))
         for move, blocks in wanted:
-            if len(blocks) == 1 and names.count(move.out) == 1 and move.out not in made:
+            if len(blocks) == 1 and n_uses[move.out] == 1 and move.out not in made:
                 (block,) = blocks
                 if block.part is not None and self._is_block(move.out, block.put):
                     self._read[move.out] = block.part
@@ -274,19 +281,23 @@ class Exchange:
         every batch, between the last read by any of them and the first write, there is a superstep
         in which each sends every other a block.
         """
-        program = self.program
         if not (self._can_share and move.across and not move.monoid):
             return False
-        moves = [m for post in self._outline.posts for m in post.moves]
-        if program.buffers[move.out].role != "learned" or any(
-            move.out in roots(program, (m.array, m.out)) for m in moves if m is not move
-        ):
+        if self.program.buffers[move.out].role != "learned" or self._n_moves[move.out] > 1:
             return False
-        everybody = {(a, b) for shares in self._across for a in shares for b in shares if a != b}
-        return move.out in roots(program, (move.array,)) and any(
-            everybody <= {(c.src, dst) for c in self._ours[step].channels for dst in c.dsts}
-            for step in idle_supersteps(program, move.out)
+        return move.out in roots(self.program, (move.array,)) and any(
+            self._meet_all(step) for step in self._idle.of(move.out)
         )
+
+    def _meet_all(self, superstep: int) -> bool:
+        """Whether in a superstep, planned already, each group's task sends every other a block."""
+        if superstep not in self._meets:
+            channels = self._ours[superstep].channels
+            pairs = {(channel.src, dst) for channel in channels for dst in channel.dsts}
+            self._meets[superstep] = all(
+                (a, b) in pairs for shares in self._across for a in shares for b in shares if a != b
+            )
+        return self._meets[superstep]
 
     def _share(self, move: Move, ours: SuperstepBlocks) -> None:
         """Plan memory in common for a move; the first such move of a superstep adds empty blocks as

@@ -16,7 +16,7 @@ from horn.errors import JobError
 from horn.parameter_server.client import ClientCarrier, ParameterClient
 from horn.parameter_server.mesh import Mesh
 from horn.parameter_server.pieces import ParameterBundle, cut_parameters
-from horn.partition.segment_marks import first_needed, last_made, marked
+from horn.partition.segment_marks import marked, uses_by_segment
 from horn.plain_values import MOST, NotPlain, decoded, encoded
 from horn.program import Post, Program
 from horn.runtime.context import TaskContext
@@ -112,13 +112,14 @@ class Replica(GroupEngine):
     def _streamed(self, runner: Runner) -> ParameterStream | None:
         if self.client is None or not self.strategy.pushed_slot:
             return None
-        program, needed, ready = runner.program, dict[int, list[int]](), dict[int, list[int]]()
+        uses = uses_by_segment(runner.program)
+        needed, ready = dict[int, list[int]](), dict[int, list[int]]()
         for bundle in self.client.pulls.values():
-            first = first_needed(program, bundle.names)
+            first = uses.first(bundle.names)
             if first is not None:
                 needed.setdefault(first, []).append(bundle.part)
         for bundle in self.client.pushes:
-            last = last_made(program, self._pushed(bundle))
+            last = uses.last_made(self._pushed(bundle))
             if last is not None:
                 ready.setdefault(last, []).append(bundle.part)
         return ParameterStream(self._exchanges[id(runner)], self.client, needed, ready)

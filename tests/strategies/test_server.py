@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from typing import Any
 
@@ -30,6 +29,7 @@ from horn.wire.messages import (
     PushGradients,
     Verdict,
 )
+from tests.support.calls import calls_of
 
 PLAIN = horn.SGD(1.0)  # what is pushed is taken away
 
@@ -341,24 +341,19 @@ def test_a_server_may_be_idle_as_long_as_a_group_measures(measures):
 
 def calls_of_a_clock(n_groups: int) -> int:
     """The functions that a synchronous server calls in a clock of so many groups."""
-    server, n_calls = a_server(Policy(0), topology=Topology(n_groups, 1, 1), n_pieces=8), 0
+    server = a_server(Policy(0), topology=Topology(n_groups, 1, 1), n_pieces=8)
     answers: list[Answer] = []
-
-    def count(frame: Any, event: str, arg: Any) -> None:
-        nonlocal n_calls
-        n_calls += event.endswith("call")
-
     every = bundles(server.pieces, server.topology, server.dtype.itemsize)
     parts = {b.rank: b.part for b in every if b.is_push}
     block, pieces = np.ones(16), tuple(range(8))
-    sys.setprofile(count)
-    try:
+
+    def clock() -> None:
         for group in range(n_groups):
             meta = PushGradients(pieces=pieces, clock=0, samples=1, part=parts[group])
-            answers += server.on(group, meta, block)
-            answers += server.on(group, PullParameters(clock=1, turn=1))
-    finally:
-        sys.setprofile(None)
+            answers.extend(server.on(group, meta, block))
+            answers.extend(server.on(group, PullParameters(clock=1, turn=1)))
+
+    n_calls = calls_of(clock)
     assert [rank for rank, _, _ in answers] == list(range(n_groups))
     assert server.kept[0].w.tolist() == [0.0, 0.0]
     return n_calls
