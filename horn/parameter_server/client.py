@@ -80,8 +80,8 @@ class ParameterClient:
         self.carrier, self.topology, self.rank = carrier, topology, rank
         self.group, self.task = divmod(rank, topology.n_tasks)
         self.timeout_s, self.spent, self.check = timeout_s, spent, check
-        every = bundles(pieces, topology, np.dtype(dtype).itemsize)
-        self.unacknowledged = Unacknowledged(topology, rank, every, carrier.is_lossy)
+        mine = bundles(pieces, topology, np.dtype(dtype).itemsize, ranks=(rank,))
+        self.unacknowledged = Unacknowledged(topology, rank, mine, carrier.is_lossy)
         carrier.open(self.unacknowledged.again)
         self.pulls, self.pushes = self.unacknowledged.pulls, self.unacknowledged.pushes
         self._push: Push | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,20 +113,52 @@ class ParameterBundle:
 
 
 def bundles(
-    pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
+    pieces: Sequence[ParameterPiece],
+    topology: Topology,
+    itemsize: int,
+    *,
+    ranks: Iterable[int] | None = None,
+    server: int | None = None,
 ) -> tuple[ParameterBundle, ...]:
-    """Make the pushes (of owned parameters) and pulls (of held ones) of all tasks."""
+    """Make the pushes (of owned parameters) and pulls (of held ones) of all tasks; or only those of
+    the tasks with these ranks, of one server, which have the same parts.
+    """
+    of_task = _of_first_group(pieces, topology, itemsize)
+    n_parts = sum(map(len, of_task))
     found: list[ParameterBundle] = []
-    for rank in range(topology.n_workers):
-        task = rank % topology.n_tasks
-        for server in range(topology.n_servers):
-            of = [piece for piece in pieces if piece.server == server]
-            for is_push in (True, False):
-                mine = [p for p in of if (p.owner == task if is_push else task in p.holders)]
-                for _, layer in itertools.groupby(mine, lambda p: p.name.partition(".")[0]):
-                    for some in messages(list(layer), itemsize):
-                        found.append(ParameterBundle(len(found), rank, server, some, is_push))
+    for rank in range(topology.n_workers) if ranks is None else ranks:
+        group, task = divmod(rank, topology.n_tasks)
+        found += [
+            ParameterBundle(group * n_parts + b.part, rank, b.server, b.pieces, b.is_push)
+            for b in of_task[task]
+            if server in (None, b.server)
+        ]
     return tuple(found)
+
+
+def _of_first_group(
+    pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
+) -> list[list[ParameterBundle]]:
+    """The bundles of each task of group 0, of whose pieces every group has its own bundles."""
+    # by task and server: the pieces to push, and those to pull
+    mine: list[list[tuple[list[ParameterPiece], list[ParameterPiece]]]] = [
+        [([], []) for _ in range(topology.n_servers)] for _ in range(topology.n_tasks)
+    ]
+    for piece in pieces:
+        mine[piece.owner][piece.server][0].append(piece)
+        for task in piece.holders:
+            mine[task][piece.server][1].append(piece)
+    part = itertools.count()
+    return [
+        [
+            ParameterBundle(next(part), task, server, some, is_push)
+            for server, both in enumerate(of_servers)
+            for is_push, those in zip((True, False), both, strict=True)
+            for _, layer in itertools.groupby(those, lambda p: p.name.partition(".")[0])
+            for some in messages(list(layer), itemsize)
+        ]
+        for task, of_servers in enumerate(mine)
+    ]
 
 
 def channels(found: Sequence[ParameterBundle], topology: Topology, dtype: str) -> list[Channel]:

@@ -11,9 +11,10 @@ change. ``server_state`` has its whole state as plain facts. See docs/notes/0061
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,7 +52,8 @@ class GroupState:
     leavers: set[int] = field(default_factory=set)  # tasks that have left
     measures: bool = False  # what it pulled last
     verdicts: dict[int, bool] = field(default_factory=dict)  # epoch -> stop
-    least: float | None = None  # as ``_pushed`` has found it
+    least: float | None = None  # as ``_pushed`` has found it,
+    n_least: int = 0  # and the pieces with no more pushes than that
     # The rest is for a durable server:
     fence: int = 0  # the lowest attempt that counts
     life: int = -1  # the attempt that has joined, or is joining
@@ -100,26 +102,27 @@ class ParameterServer:
         self.final: set[int] = set()  # tasks of group 0 that have the final parameters
         self.pulls: dict[int, PullParameters] = {}  # by group: the waiting pull, in their order
         self.stop_after: int | None = None
-        self._list_bundles()
-
-    def _list_bundles(self) -> None:
-        every = bundles(self.pieces, self.topology, self.dtype.itemsize)
-        self._bundles = {b.part: b for b in every if b.server == self.number}
+        self._bundles: dict[int, ParameterBundle] = {}  # by part
         self._pulled_by: dict[int, list[ParameterBundle]] = {}  # by rank
-        for bundle in self._bundles.values():
+        self._add_bundles(range(topology.n_workers))
+
+    def _add_bundles(self, ranks: range) -> None:
+        size = self.dtype.itemsize
+        for bundle in bundles(self.pieces, self.topology, size, ranks=ranks, server=self.number):
+            self._bundles[bundle.part] = bundle
             if not bundle.is_push:
                 self._pulled_by.setdefault(bundle.rank, []).append(bundle)
 
     def grow(self, n_groups: int) -> None:
         """Make room for ``n_groups`` groups; the new ones have pushed nothing."""
-        n_more = n_groups - self.topology.n_groups
+        n_before, n_more = self.topology.n_workers, n_groups - self.topology.n_groups
         self.topology = replace(self.topology, n_groups=n_groups)
         for kept in self.kept.values():
             kept.n_pushes += [0] * n_more
             kept.pulled += [0] * n_more
         for number in range(n_groups):
             self.group(number).least = None
-        self._list_bundles()
+        self._add_bundles(range(n_before, self.topology.n_workers))
 
     def group(self, number: int) -> GroupState:
         """A group, which may be one that has not joined yet."""
@@ -336,7 +339,7 @@ class ParameterServer:
         answers: list[Answer] = (
             [(src, PushAcknowledged(part=meta.part), ())] if self.is_durable else []
         )
-        new = [piece for piece in self.mine if piece.index in arrays.keys() - self.kept.keys()]
+        new = [p for p in self._bundles[meta.part].pieces if p.index not in self.kept]
         if self.is_durable and not new:
             return answers
         for index in arrays:
@@ -378,7 +381,9 @@ class ParameterServer:
         here = self.active
         for kept, array in new:
             self._apply(kept, group, meta, array, here)
-        own.least = None
+        if own.least == meta.clock:  # these pieces had no more pushes, others may have none yet
+            own.n_least -= len(new)
+            own.least = own.least if own.n_least else None
         if self.is_durable and meta.batches is not None:
             said = own.batches | {meta.clock + 1: meta.batches}
             least = self._pushed(group)
@@ -457,7 +462,9 @@ class ParameterServer:
         version to all tasks of a group.
         """
         self.n_changes += 1
-        slowest = min(map(self._pushed, self.active), default=math.inf) if self.pulls else math.inf
+        if not self.pulls or len(self.kept) < len(self.mine):  # there are no initial values yet
+            return answers
+        slowest = min(map(self._pushed, self.active), default=math.inf)
         for group, wanted in list(self.pulls.items()):
             if self._waits(group, wanted, slowest):
                 continue
@@ -493,17 +500,16 @@ class ParameterServer:
         """The pushes of a group that have come for all pieces."""
         own = self.groups[group]
         if own.least is None:
-            pushes = (kept.n_pushes[group] for kept in self.kept.values())
+            pushes = [kept.n_pushes[group] for kept in self.kept.values()]
             own.least = min(pushes, default=math.inf)
+            own.n_least = sum(n == own.least for n in pushes)
         return own.least
 
     def _waits(self, group: int, wanted: PullParameters, slowest: float) -> bool:
-        """Whether a pull is not answered yet: whether it has any ``_owing``, which looks at every
-        piece of every group. slowest : of the groups that have not left, what ``_pushed`` is of
-        the one with the fewest.
+        """Whether a pull is not answered yet, once there are initial values: whether it has any
+        ``_owing``. slowest : of the groups that have not left, what ``_pushed`` is of the one with
+        the fewest.
         """
-        if len(self.kept) < len(self.mine):
-            return True
         if wanted.final:
             return bool(self.active)
         if self._pushed(group) < wanted.clock:
@@ -514,8 +520,12 @@ class ParameterServer:
         staleness = self.policy.max_staleness
         return staleness is not None and slowest < wanted.clock - staleness
 
-    def _owing(self, group: int, wanted: PullParameters) -> set[int]:
-        """The ranks of the tasks that must push or leave before a pull is answered."""
+    def _owing(
+        self, group: int, wanted: PullParameters, behind: Callable[[int, int], set[int]]
+    ) -> set[int]:
+        """The ranks of the tasks that must push or leave before a pull is answered. behind : as
+        ``_behind``.
+        """
         t = self.topology
         if len(self.kept) < len(self.mine):  # there are no initial values yet
             return set(t.ranks(0))
@@ -529,20 +539,24 @@ class ParameterServer:
         if self.policy.max_staleness is not None:
             for g in others:
                 least[g] = max(least.get(g, 0), wanted.clock - self.policy.max_staleness)
-        return {
-            t.rank(g, kept.piece.owner)
-            for kept in self.kept.values()
-            for g, n in least.items()
-            if kept.n_pushes[g] < n
-        }
+        return {rank for g, n in least.items() for rank in behind(g, n)}
+
+    def _behind(self, group: int, clock: int) -> set[int]:
+        """The ranks of a group's tasks that have made fewer pushes than this of some piece."""
+        if self._pushed(group) >= clock:
+            return set()
+        kept = self.kept.values()
+        owners = {each.piece.owner for each in kept if each.n_pushes[group] < clock}
+        return {self.topology.rank(group, task) for task in owners}
 
     def waiting(self) -> list[tuple[int, str, bool]]:
         """The ranks of tasks whose pulls wait, each with the ranks that they wait for, and whether
         all of these measure the model.
         """
         found, measuring = [], self.measuring
+        behind = functools.cache(self._behind)  # many pulls wait for the same clock of a group
         for group, wanted in self.pulls.items():
-            owing = self._owing(group, wanted)
+            owing = self._owing(group, wanted, behind)
             measure = {rank // self.topology.n_tasks for rank in owing} <= measuring
             ranks = " ".join(map(str, sorted(owing)))
             found += [(rank, ranks, measure) for rank in self.topology.ranks(group)]

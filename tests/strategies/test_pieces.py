@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,14 @@ from hypothesis import strategies as st
 import horn
 from horn.network import Network
 from horn.parameter_server import pieces as _pieces
-from horn.parameter_server.pieces import PIECE_BYTES, ParameterPiece, cut_parameters, messages
+from horn.parameter_server.pieces import (
+    PIECE_BYTES,
+    ParameterBundle,
+    ParameterPiece,
+    bundles,
+    cut_parameters,
+    messages,
+)
 from horn.partition.placement import LAYER_SPLITS, LINK_SPLITS, Placement
 from horn.partition.rewrite import homes
 from horn.partition.share import Share
@@ -21,6 +31,7 @@ from horn.wire.frames import BODY_BYTES
 from horn.wire.messages import MAX_BODIES
 from tests.parity.generated import Case, cases
 from tests.parity.test_tasks import place
+from tests.support.calls import calls_of
 
 
 def of_task(network: Network, placement: Placement, n_tasks: int, task: int) -> dict[str, Any]:
@@ -145,3 +156,45 @@ def test_messages_are_full_but_never_too_full(lengths, itemsize):
         for some, following in zip(found, found[1:], strict=False):
             size = sum(map(len, some)) + len(following[0])
             assert len(some) == MAX_BODIES or size * itemsize > 40 * 8
+
+
+def one_after_the_other(
+    pieces: Sequence[ParameterPiece], topology: Topology, itemsize: int
+) -> list[ParameterBundle]:
+    """All bundles, in the order of ranks, servers, pushes before pulls, and pieces."""
+    found: list[ParameterBundle] = []
+    for rank, server, is_push in itertools.product(
+        range(topology.n_workers), range(topology.n_servers), (True, False)
+    ):
+        task = rank % topology.n_tasks
+        of = [p for p in pieces if p.server == server]
+        mine = [p for p in of if (p.owner == task if is_push else task in p.holders)]
+        for _, layer in itertools.groupby(mine, lambda p: p.name.partition(".")[0]):
+            for some in messages(list(layer), itemsize):
+                found.append(ParameterBundle(len(found), rank, server, some, is_push))
+    return found
+
+
+@pytest.mark.parametrize("n_groups, n_tasks, n_servers", [(1, 1, 1), (3, 1, 2), (2, 3, 2)])
+def test_bundles_are_numbered_by_rank_whoever_asks(n_groups, n_tasks, n_servers):
+    net, topology = large(hidden=300), Topology(n_groups, n_tasks, n_servers)
+    cut = cut_parameters(net, Placement.default(net), topology, "float32")
+    every = one_after_the_other(cut, topology, 4)
+    assert list(bundles(cut, topology, 4)) == every
+    for rank in range(topology.n_workers):
+        assert list(bundles(cut, topology, 4, ranks=[rank])) == [b for b in every if b.rank == rank]
+    for k in range(n_servers):
+        assert list(bundles(cut, topology, 4, server=k)) == [b for b in every if b.server == k]
+    grown = replace(topology, n_groups=n_groups + 2)
+    later = range(topology.n_workers, grown.n_workers)
+    assert (*every, *bundles(cut, grown, 4, ranks=later)) == bundles(cut, grown, 4)
+
+
+def test_a_task_lists_its_own_bundles_whatever_the_number_of_groups():
+    net = large(hidden=40)
+    cut = cut_parameters(net, Placement.default(net), Topology(2, 1, 4), "float32")
+
+    def of_a_task(n_groups: int) -> int:
+        return calls_of(lambda: bundles(cut, Topology(n_groups, 1, 4), 4, ranks=[1]))
+
+    assert of_a_task(400) == of_a_task(2)

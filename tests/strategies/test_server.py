@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import horn
 from horn.errors import BarrierTimeout, ProtocolError
 from horn.parameter_server import serving
-from horn.parameter_server.pieces import ParameterPiece, bundles
+from horn.parameter_server.pieces import ParameterBundle, ParameterPiece, bundles
 from horn.parameter_server.server import Answer, ParameterServer
 from horn.parameter_server.server_state import restore, state
 from horn.parameter_server.serving import ServerThread, serve
@@ -361,6 +362,72 @@ def calls_of_a_clock(n_groups: int) -> int:
 
 def test_a_clock_costs_at_most_the_square_of_the_groups():
     assert calls_of_a_clock(32) < 5 * calls_of_a_clock(16)
+
+
+def of_layers(n_layers: int, n_groups: int = 2) -> tuple[ParameterServer, list[ParameterBundle]]:
+    """A synchronous server with initial values of one piece per layer; and its pushes."""
+    pieces = [ParameterPiece(k, f"l{k}.w", 0, 2, 0, (0,), 0, False) for k in range(n_layers)]
+    server = ParameterServer(0, pieces, PLAIN, Topology(n_groups, 1, 1), Policy(0), "float64")
+    pushes = [b for b in bundles(pieces, server.topology, 8) if b.is_push]
+    for bundle in pushes[:n_layers]:
+        server.on(0, ParameterData(pieces=(bundle.pieces[0].index,), part=bundle.part), np.ones(2))
+    return server, pushes
+
+
+def tell(server: ParameterServer, bundle: ParameterBundle, clock: int = 0) -> list[Answer]:
+    pieces = (bundle.pieces[0].index,)
+    meta = PushGradients(pieces=pieces, clock=clock, samples=1, part=bundle.part)
+    return server.on(bundle.rank, meta, np.ones(2))
+
+
+def test_a_push_costs_as_many_calls_as_it_has_layers_while_another_group_waits():
+    def calls_of_a_push(n_layers: int) -> int:
+        server, pushes = of_layers(n_layers)
+        server.on(1, PullParameters(clock=1, turn=1))
+        return calls_of(lambda: [tell(server, bundle) for bundle in pushes[:n_layers]])
+
+    assert calls_of_a_push(90) < 3.5 * calls_of_a_push(30)
+
+
+def test_initial_values_cost_as_many_calls_as_there_are_layers():
+    def calls_of_a_beginning(n_layers: int) -> int:
+        return calls_of(lambda: of_layers(n_layers))
+
+    assert calls_of_a_beginning(90) < 3.5 * calls_of_a_beginning(30)
+
+
+def test_pulls_that_wait_for_the_same_group_look_at_its_pieces_once():
+    def calls_of_a_look(n_layers: int) -> int:
+        n_groups = 31
+        server, pushes = of_layers(n_layers, n_groups)
+        for bundle in pushes[n_layers:]:
+            tell(server, bundle)
+        for group in range(1, n_groups):
+            server.on(group, PullParameters(clock=1, turn=1))
+        found: list[Any] = []
+        n_calls = calls_of(lambda: found.extend(server.waiting()))
+        assert found == [(group, "0", False) for group in range(1, n_groups)]
+        return n_calls
+
+    assert calls_of_a_look(60) - calls_of_a_look(20) < 10 * (60 - 20)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_fewest_pushes_of_a_group_are_those_of_a_search_after_every_message(seed):
+    r, n_layers = random.Random(seed), 5
+    server, pushes = of_layers(n_layers, n_groups=3)
+    server.policy = Policy(r.choice([None, 1]))
+    clocks = dict.fromkeys(range(len(pushes)), 0)
+    for _ in range(80):
+        at = r.randrange(len(pushes))
+        if clocks[at] < 4:
+            tell(server, pushes[at], clocks[at])
+            clocks[at] += 1
+        for group in range(3):
+            pushed = [kept.n_pushes[group] for kept in server.kept.values()]
+            assert pushed == [clocks[group * n_layers + k] for k in range(n_layers)]
+            if r.random() < 0.7:
+                assert server._pushed(group) == min(pushed)
 
 
 def test_a_server_without_pieces_ends_too():
