@@ -101,7 +101,7 @@ KNOWN: list[tuple[Any, Callable[[Path], list[str]], int, str]] = [
     (modelfile, of_model_file, 4, "7c874a5d74522004"),
     (submission, of_job, 3, "1338faa161517d64"),
     (journals, of_journals, 2, "7fc903b6549b9646"),
-    (server_state, of_state, 3, "b1f66e948f997026"),
+    (server_state, of_state, 4, "b1f66e948f997026"),
 ]
 
 

@@ -476,7 +476,7 @@ class ParameterServer:
                 own = self.groups[group]
                 own.pulled = wanted
                 shared = {i: k for i, k in self.kept.items() if len(k.piece.holders) > 1}
-                own.given = {i: _values(kept, wanted).copy() for i, kept in shared.items()}
+                own.given = {i: _version(kept, wanted) for i, kept in shared.items()}
         return answers
 
     def _answers(
@@ -580,3 +580,9 @@ def _values(kept: ServerPiece, wanted: PullParameters) -> Array:
     pulls that clock again: pieces that all groups had pushed are those of the next one by then.
     """
     return kept.w if wanted.final else kept.before.get(wanted.clock, kept.w)
+
+
+def _version(kept: ServerPiece, wanted: PullParameters) -> Array:
+    """The ``_values`` of a pull as they stay, in the array of all groups that get this version."""
+    values = _values(kept, wanted)
+    return kept.copied() if values is kept.w else values

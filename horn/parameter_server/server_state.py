@@ -18,8 +18,9 @@ from horn.wire.messages import PullParameters
 
 logger = logging.getLogger(__name__)
 
-# Raised with another fact. States of OLDEST lack ``measuring``, and are read.
-FORMAT, OLDEST = 3, 2
+# Raised with another fact. States of before 3 lack ``measuring``, those of before 4 have what was
+# given to each group by itself; both are read.
+FORMAT, OLDEST = 4, 2
 # Attributes of a server; each is a fact of the same name.
 PLAIN = ("n_pushes", "n_changes", "n_repeated", "stop_after")
 # Facts that are groups' numbers, those with the attribute; and sets of theirs, by group.
@@ -45,8 +46,12 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
                 arrays[f"waiting/{index}/{clock}/{g}"] = array
         arrays |= {f"before/{index}/{clock}": array for clock, array in kept.before.items()}
     groups = sorted(s.groups.items())
+    given, first = [], dict[tuple[int, int], int]()  # the first group that has an array of a piece
     for g, group in groups:
-        arrays |= {f"given/{g}/{index}": array for index, array in group.given.items()}
+        of = {i: first.setdefault((i, id(array)), g) for i, array in group.given.items()}
+        arrays |= {f"given/{g}/{i}": array for i, array in group.given.items() if of[i] == g}
+        if of:
+            given.append([g, sorted(of.items())])
     pulled = [(g, group.pulled) for g, group in groups if group.pulled is not None]
     facts = _identity(s) | {
         "format": FORMAT,
@@ -61,7 +66,7 @@ def state(s: ParameterServer) -> tuple[dict[str, Any], dict[str, Array]]:
         "verdicts": [[g, *said] for g, group in groups for said in group.verdicts.items()],
         "clocks": [[g, *group.clock] for g, group in groups if group.clock is not None],
         "batches": [[g, *said] for g, group in groups for said in group.batches.items()],
-        "given": [[g, sorted(group.given)] for g, group in groups if group.given],
+        "given": given,
         "pulls": [_request(g, wanted) for g, wanted in s.pulls.items()],
         "pulled": [_request(g, wanted) for g, wanted in pulled],
     }
@@ -116,7 +121,10 @@ def restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, A
 
 
 def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    facts = {"measuring": (), **facts}  # which OLDEST lacks
+    facts = {"measuring": (), **facts}
+    given = facts["given"]
+    if facts["format"] < 4:
+        given = [[g, [(index, g) for index in some]] for g, some in given]
     s.grow(facts["n_groups"])
     s.kept = {}
     mine = {piece.index: piece for piece in s.mine}
@@ -151,8 +159,8 @@ def _restore(s: ParameterServer, facts: Mapping[str, Any], arrays: Mapping[str, 
         s.group(g).clock = clock, is_new, batches
     for g, clock, n in facts["batches"]:
         s.group(g).batches[clock] = n
-    for g, some in facts["given"]:
-        s.group(g).given = {index: arrays[f"given/{g}/{index}"] for index in some}
+    for g, some in given:
+        s.group(g).given = {index: arrays[f"given/{first}/{index}"] for index, first in some}
     s.pulls = {g: _pull(*wanted) for g, *wanted in facts["pulls"]}
     for g, *wanted in facts["pulled"]:
         s.group(g).pulled = _pull(*wanted)

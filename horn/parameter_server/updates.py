@@ -55,6 +55,7 @@ class PieceUpdate:
 class ServerPiece:
     """A piece on its server: values, slots and clocks. before : of a durable synchronous server,
     the values of one clock ago, for a group that ended while it pushed some of its pieces.
+    ``copied`` and ``before`` never change: all that were given one version have one array.
     """
 
     piece: ParameterPiece
@@ -66,9 +67,17 @@ class ServerPiece:
     waiting: dict[int, dict[int, tuple[int, Array]]] = field(default_factory=dict)  # clock, group
     before: dict[int, Array] = field(default_factory=dict)  # by clock
     update: PieceUpdate | None = None
+    _copy: Array | None = None  # of ``w``, until the next update
+
+    def copied(self) -> Array:
+        """A copy of the values, the same one until they change."""
+        if self._copy is None:
+            self._copy = self.w.copy()
+        return self._copy
 
     def step(self, optimizer: Optimizer, gradient: Array, scale: float) -> None:
         """Make one update. scale : of the rate."""
+        self._copy = None
         rate = optimizer.rate(self.n_updates) * scale
         self.n_updates += 1
         if self.update is None or self.update.w is not self.w:
@@ -86,7 +95,7 @@ class ServerPiece:
             n_applied += len(found)
             n = sum(samples for samples, _ in found.values())
             if keeps:
-                self.before = {clock: self.w.copy()}
+                self.before = {clock: self.copied()}
             if n:
                 total = np.zeros_like(self.w)
                 for _, (samples, gradient) in sorted(found.items()):
