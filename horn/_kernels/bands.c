@@ -123,7 +123,29 @@ static void *copy_of(band_t *b, const void *from, int64_t size) {
     return memcpy(to, from, size);
 }
 
-typedef struct { const moving_t *moving; int n_moving; const stepped_t *stepped; int n_stepped; } moves_t;
+/* The pointers that move, by their places in memory; of one that moves twice the later last. */
+typedef struct { char **pointer; const moving_t *moving; int64_t offset; } use_t;
+typedef struct { use_t *use; int n_uses; const stepped_t *stepped; int n_stepped; } moves_t;
+
+static int by_place(const void *a, const void *b) {
+    const use_t *x = (const use_t *)a, *y = (const use_t *)b;
+    if (x->pointer != y->pointer) return x->pointer < y->pointer ? -1 : 1;
+    return (x->moving > y->moving) - (x->moving < y->moving);
+}
+
+static int sort_uses(moves_t *m, const moving_t *moving, int n_moving) {
+    int n = 0;
+    for (int i = 0; i < n_moving; i++) n += moving[i].uses.n;
+    m->use = (use_t *)calloc(n + 1, sizeof(use_t));
+    if (!m->use) return -1;
+    for (int i = 0; i < n_moving; i++) {
+        const uses_t *uses = &moving[i].uses;
+        for (int j = 0; j < uses->n; j++)
+            m->use[m->n_uses++] = (use_t){uses->pointer[j], &moving[i], uses->offset[j]};
+    }
+    qsort(m->use, n, sizeof(use_t), by_place);
+    return 0;
+}
 
 /* Add a pointer of a copy, with its twin in the tape's instruction, that moves `row` bytes per
  * row. */
@@ -133,12 +155,13 @@ static int point_at(band_t *b, void *at, const void *from, int64_t row, const mo
     b->pointer = more;
     pointer_t *p = &more[b->n_pointers++];
     *p = (pointer_t){.at = (char **)at, .from = (char *const *)from, .row = row};
-    for (int i = 0; i < moves->n_moving; i++) {
-        const uses_t *uses = &moves->moving[i].uses;
-        for (int j = 0; j < uses->n; j++)
-            if (uses->pointer[j] == p->from) {
-                p->moving = &moves->moving[i]; p->offset = uses->offset[j];
-            }
+    int lo = 0, hi = moves->n_uses;     /* of those up to here the last */
+    while (lo < hi) {
+        const int middle = (lo + hi) / 2;
+        if ((char *const *)moves->use[middle].pointer <= p->from) lo = middle + 1; else hi = middle;
+    }
+    if (lo && moves->use[lo - 1].pointer == p->from) {
+        p->moving = moves->use[lo - 1].moving; p->offset = moves->use[lo - 1].offset;
     }
     return 0;
 }
@@ -226,7 +249,7 @@ static int is_turned(const ins_t *ins) {
 
 bands_t *bands_make(const tape_t *t, int32_t first, int32_t last, const moving_t *moving,
                     int n_moving, const stepped_t *stepped, int n_stepped) {
-    const moves_t moves = {moving, n_moving, stepped, n_stepped};
+    moves_t moves = {NULL, 0, stepped, n_stepped};
     bands_t *s = (bands_t *)calloc(1, sizeof(bands_t));
     if (!s) return NULL;
     s->first = first; s->last = last; s->n_threads = t->n_threads; s->align = 1;
@@ -239,9 +262,10 @@ bands_t *bands_make(const tape_t *t, int32_t first, int32_t last, const moving_t
     s->is_possible = s->dim >= 0;
     if (!s->is_possible) return s;
     s->band = (band_t *)calloc(t->n_threads, sizeof(band_t));
-    int failed = !s->band;
+    int failed = !s->band || sort_uses(&moves, moving, n_moving);
     for (int tid = 0; !failed && tid < t->n_threads; tid++)
         failed = make_band(&s->band[tid], t, first, last, tid, s->dim, &moves);
+    free(moves.use);
     if (failed) { bands_free(s); return NULL; }
     return s;
 }

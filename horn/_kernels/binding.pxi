@@ -12,6 +12,11 @@ cdef char *at(array) except? NULL:
     return <char *><uintptr_t>array.ctypes.data
 
 
+cdef int64_t leading(array) except -1:
+    """The numbers from one row to the next: of a single row NumPy's stride says nothing."""
+    return strides(array)[0] if len(array) > 1 else array.shape[1]
+
+
 cdef class Binding:
     """The operands of one tape's instructions, and the memory that they point to."""
 
@@ -20,9 +25,12 @@ cdef class Binding:
     cdef list keep
     cdef dict bits  # address of a list of live neurons -> the same as bits
     cdef readonly set of_data  # addresses of arrays that data are read into
+    cdef object pointers  # of the first n_sorted instructions, sorted (moving.pxi)
+    cdef int n_sorted
 
     def __init__(self, dtype):
         self.dtype, self.keep, self.bits, self.of_data = dtype, [], {}, set()
+        self.n_sorted = -1
 
     cdef void *block(self, size_t size) except NULL:
         """Zeroed memory for an instruction, aligned to a cache line."""
@@ -80,9 +88,11 @@ cdef class Binding:
         """An array of this tape's type whose rows are contiguous."""
         array = self.array(array, name, writes=writes)
         if array.dtype != self.dtype or array.ndim != 2 \
-                or array.size and array.strides[1] != array.itemsize:
-            raise ValueError(f"{name} is a matrix of {self.dtype} with contiguous rows, got "
-                             f"{array.shape} of {array.dtype}")
+                or array.shape[1] > 1 and array.size and array.strides[1] != array.itemsize \
+                or len(array) > 1 and array.strides[0] < array.shape[1] * array.itemsize:
+            raise ValueError(f"{name} is a matrix of {self.dtype} with contiguous rows, each after "
+                             f"the one before, got {array.shape} of {array.dtype} with strides "
+                             f"{array.strides}")
         return array
 
     def flat(self, array, name, dtype):

@@ -174,6 +174,7 @@ class Tape:
         first: NDArray[np.int32],
         base: NDArray[np.int64],
         step: int,
+        apart: int = 1,
         of_squares: bool = False,
         bias: Array | None = None,
         relu: bool = False,
@@ -190,6 +191,8 @@ class Tape:
         src: NDArray[np.int32],
         which: NDArray[np.int32],
         first: NDArray[np.int32],
+        n_parts: int = 1,
+        step: int = 0,
         rows: Extent | None = None,
         label: str = "",
     ) -> int: ...

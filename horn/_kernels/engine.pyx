@@ -118,6 +118,7 @@ cdef class Tape:
         self.bind, self.moves = Binding(self.dtype), Moves()
         cdef tape_t *t = &self.t
         self.bind.t = self.moves.t = t
+        self.moves.bind = self.bind
         t.dtype = DTYPES[self.dtype]
         t.n_threads = n_threads
         t.ilp64 = self.blas.is_ilp64
@@ -549,7 +550,7 @@ cdef class Tape:
         if array.dtype != self.dtype or out.dtype != self.dtype:
             raise ValueError(f"array and out must be {self.dtype}, got {array.dtype} and {out.dtype}")
         if array.shape[1] >= 2**31:
-            raise ValueError(f"a row has at most 2**31 numbers, got {array.shape[1]}")
+            raise ValueError(f"a row has fewer than 2**31 numbers, got {array.shape[1]}")
         cdef rank_t *g = <rank_t *>self.bind.block(sizeof(rank_t))
         g.in_, g.out = at(array), at(out)
         g.from_[0], g.from_[1] = strides(array)
@@ -568,9 +569,14 @@ cdef class Tape:
         if not array.flags.c_contiguous:
             raise ValueError("only a C-contiguous array can be moved")
         found = Anchor(self.bind, array)
-        self.bind.keep = [x for x in self.bind.keep if not (  # its memory may go when it moves
-            isinstance(x, np.ndarray) and x.nbytes and np.may_share_memory(x, array))]
-        self.bind.keep.append(found)
+        first, end = _bounds(array)
+        kept = []
+        for x in self.bind.keep:  # the memory of what lies in it may go when it moves
+            begin, past = _bounds(x) if isinstance(x, np.ndarray) else (0, 0)
+            if begin == past or begin < first or past > end:
+                kept.append(x)
+        kept.append(found.held)
+        self.bind.keep = kept
         return found
 
     def step_load(self, int number, int columns):
@@ -637,7 +643,10 @@ cdef class Tape:
         cdef int64_t row
         cdef Py_ssize_t i
         cdef bint fits = True
-        _vector(np.asarray(rows, np.int64), &given, b"lq", PyBUF_STRIDES)
+        rows = np.asarray(rows)
+        if rows.dtype.kind not in "iu" and rows.size:
+            raise ValueError(f"rows are whole numbers, got {rows.shape} of {rows.dtype}")
+        _vector(rows.astype(np.int64, copy=False), &given, b"lq", PyBUF_STRIDES)
         try:
             _vector(picks, &taken, b"lq", PyBUF_ND | PyBUF_WRITABLE)
             try:
@@ -735,7 +744,8 @@ cdef class Tape:
             t.ins, t.room = room, 2 * t.room + 16
         cdef int64_t strip = STRIP_BYTES_ // self.dtype.itemsize
         if l:
-            self._reserve(l.n_slots * STRIP_BYTES_ + strip * 24 + 9 * (l.n_values + 16))
+            self._reserve(l.n_slots * STRIP_BYTES_ + strip * 24 + 9 * (l.n_values + 16)
+                          + (8 * l.extent[2].fixed if l.fast == FAST_PLACES else 0))
         self.moves.drop_bands()
         cdef ins_t *ins = &t.ins[t.n_ins]
         memset(ins, 0, sizeof(ins_t))
@@ -751,6 +761,16 @@ cdef bint _meet(const gemm_t *before, const gemm_t *after):
     cdef const gemm_t *second = after if before.c.data <= after.c.data else before
     cdef int64_t last = (first.m.fixed - 1) * first.c.ld + first.n.fixed
     return <float *>first.c.data + last > <float *>second.c.data
+
+
+def _bounds(array):
+    """Where the memory of an array begins and ends; the same twice of an empty one."""
+    if not array.nbytes:
+        return 0, 0
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides)]
+    place = array.ctypes.data
+    return (place + sum(step for step in steps if step < 0),
+            place + sum(step for step in steps if step > 0) + array.itemsize)
 
 
 cdef int _vector(object vector, Py_buffer *view, const char *kinds, int flags) except -1:

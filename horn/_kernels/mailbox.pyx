@@ -1,6 +1,7 @@
 """Mailboxes in memory that the tasks of one host share.
 
-Each task owns a segment and alone writes its counters and slots; only a doorbell is rung by others.
+Each task owns a segment and alone writes its counters and slots. Others ring its doorbell and tell
+news there; whoever starts it says in its state how its end is reported, and that it has ended.
 A counter is published with a release store after the data that it counts, and read with an acquire
 load, so a reader of the count sees the data. Waiting: spin, then yield, then sleep on the doorbell.
 A sleeper sets its flag, fences, and looks once more; a publisher fences, and rings if the flag is
@@ -89,11 +90,14 @@ cdef enum:
     NEWS = 68         # u32, rung for other reasons than a counter
     SLEEPING = 128    # u32
     ARRIVED = 192     # u64, barriers entered; then the supersteps of the last two
-    STATE = 256       # u64, 0 or LEFT, 2 if it was seen to have ended; u64, the handle of its end
-    DIGESTS = 320     # 32 bytes each, of this plan and of the next
+    STATE = 256       # u64, 0, HAS_LEFT or HAS_ENDED; u64, the handle of its end
+    DIGESTS = 320     # DIGEST_BYTES each, of this plan and of the next
     REASON = 384      # u32, the number of bytes; then the reason for leaving
     COUNTERS = 4096   # u64 per channel: published if it is its own, else released
     LINE = 64
+    DIGEST_BYTES = 32
+    HAS_LEFT = 1      # it said so
+    HAS_ENDED = 2     # others saw that it ended
 
 # Two tasks on two cores meet within 2 us; two on one core lose the time that they spin (20 us of it
 # made a barrier 41 us instead of 2). 1 ms of yielding costs less than a sleep and a wake-up
@@ -108,7 +112,7 @@ cdef enum:
 
 CONTROL_BYTES = COUNTERS
 REASON_BYTES = COUNTERS - REASON - 4
-LEFT = 1
+LEFT = HAS_LEFT
 LINE_BYTES = LINE
 DONE, MISMATCH = ALL_HERE, WRONG_STEP
 
@@ -441,14 +445,14 @@ cdef class Mailboxes:
         cdef int task
         (<uint32_t *>(self.base[self.task] + REASON))[0] = size
         memcpy(self.base[self.task] + REASON + 4, text, size)
-        horn_release(<uint64_t *>(self.base[self.task] + STATE), 1)
+        horn_release(<uint64_t *>(self.base[self.task] + STATE), HAS_LEFT)
         for task in range(self.n_tasks):
             if task != self.task:
                 self._call(task)
 
     def set_ended(self, int task):
         """Mark another task as ended without an announcement."""
-        horn_release(<uint64_t *>(self.base[task] + STATE), 2)
+        horn_release(<uint64_t *>(self.base[task] + STATE), HAS_ENDED)
 
     def reason(self, int task):
         """The reason that a task gave for leaving."""
@@ -458,10 +462,11 @@ cdef class Mailboxes:
     def say_digest(self, int at, bytes digest):
         """Set the digest of plan ``at``; the others read it after the next barrier."""
         cdef char *text = digest
-        memcpy(self.base[self.task] + DIGESTS + 32 * (at & 1), text, 32)
+        memcpy(self.base[self.task] + DIGESTS + DIGEST_BYTES * (at & 1), text, DIGEST_BYTES)
 
     def digest(self, int at, int task):
-        return self.base[task][DIGESTS + 32 * (at & 1) : DIGESTS + 32 * (at & 1) + 32]
+        cdef int begin = DIGESTS + DIGEST_BYTES * (at & 1)
+        return self.base[task][begin : begin + DIGEST_BYTES]
 
     def call(self, int task):
         """Wake a task although no counter has moved."""

@@ -1,71 +1,86 @@
 """Arrays whose memory changes between runs or steps, and the instructions that point into them.
 
-`find_uses` has the one list of an instruction's pointers. Lists of places (indices, live
+`pointers_of` has the one list of an instruction's pointers. Lists of places (indices, live
 neurons) and the sources of loads are not in it: they stay, or are bound anew.
 """
 
-cdef int note(uses_t *uses, void *place, char *begin, int64_t size) except -1:
-    cdef char **pointer = <char **>place
-    if not begin <= pointer[0] < begin + size:
-        return 0
-    pointers = <char ***>realloc(uses.pointer, (uses.n + 1) * sizeof(char **))
-    if pointers:
-        uses.pointer = pointers
-    offsets = <int64_t *>realloc(uses.offset, (uses.n + 1) * sizeof(int64_t))
-    if offsets:
-        uses.offset = offsets
-    if not (pointers and offsets):
-        raise MemoryError
-    pointers[uses.n], offsets[uses.n] = pointer, pointer[0] - begin
-    uses.n += 1
+cdef int note(list found, void *place, bint is_written=False) except -1:
+    """Add a pointer: what it points to, where it is, whether an instruction writes there."""
+    found.append((<uintptr_t>(<char **>place)[0], <uintptr_t>place, is_written))
     return 0
 
 
-cdef int find_uses(uses_t *uses, tape_t *t, char *begin, int64_t size) except -1:
-    """All pointers of the tape's instructions into the memory [begin, begin + size)."""
+cdef list pointers_of(tape_t *t):
+    """All pointers of the tape's instructions."""
     cdef int i, j
     cdef ins_t *ins
     cdef drawn_t *drawn
+    cdef list found = []
     for i in range(t.n_ins):
         ins = &t.ins[i]
         if ins.gemm:
-            note(uses, &ins.gemm.a.data, begin, size)
-            note(uses, &ins.gemm.b.data, begin, size)
-            note(uses, &ins.gemm.c.data, begin, size)
-            note(uses, &ins.gemm.v, begin, size)
-            note(uses, &ins.gemm.w, begin, size)
+            note(found, &ins.gemm.a.data)
+            note(found, &ins.gemm.b.data)
+            note(found, &ins.gemm.c.data, True)
+            note(found, &ins.gemm.v, True)
+            note(found, &ins.gemm.w, not ins.gemm.live)
             for j in range(ins.gemm.n_parts):
-                note(uses, &ins.gemm.part[j], begin, size)
+                note(found, &ins.gemm.part[j])
         if ins.loop:
             for j in range(ins.loop.n_in + ins.loop.n_out):
                 if ins.loop.view[j].dtype < IOTA:
-                    note(uses, &ins.loop.view[j].data, begin, size)
+                    note(found, &ins.loop.view[j].data, j >= ins.loop.n_in)
                 elif ins.loop.view[j].dtype == DRAWN:
                     drawn = <drawn_t *>ins.loop.view[j].drawn
-                    note(uses, &drawn.samples, begin, size)
+                    note(found, &drawn.samples)
         if ins.conv:
-            note(uses, &ins.conv.x, begin, size)
-            note(uses, &ins.conv.w, begin, size)
-            note(uses, &ins.conv.out, begin, size)
-            note(uses, &ins.conv.bias, begin, size)
-            note(uses, &ins.conv.gate, begin, size)
+            note(found, &ins.conv.x)
+            note(found, &ins.conv.w)
+            note(found, &ins.conv.out, True)
+            note(found, &ins.conv.bias)
+            note(found, &ins.conv.gate)
         if ins.pool:
-            note(uses, &ins.pool.x, begin, size)
-            note(uses, &ins.pool.out, begin, size)
-            note(uses, &ins.pool.where, begin, size)
-            note(uses, &ins.pool.upper, begin, size)
-            note(uses, &ins.pool.gate, begin, size)
+            note(found, &ins.pool.x)
+            note(found, &ins.pool.out, True)
+            note(found, &ins.pool.where, True)
+            note(found, &ins.pool.upper)
+            note(found, &ins.pool.gate)
         if ins.rank:
-            note(uses, &ins.rank.in_, begin, size)
-            note(uses, &ins.rank.out, begin, size)
+            note(found, &ins.rank.in_)
+            note(found, &ins.rank.out, True)
         if ins.draw:
-            note(uses, &ins.draw.out, begin, size)
-            note(uses, &ins.draw.samples, begin, size)
+            note(found, &ins.draw.out, True)
+            note(found, &ins.draw.samples)
         if ins.load:
-            note(uses, &ins.load.out, begin, size)
+            note(found, &ins.load.out, True)
         if ins.live:
-            note(uses, &ins.live.mask, begin, size)
-    return 0
+            note(found, &ins.live.mask)
+    return found
+
+
+cdef bint find_uses(uses_t *uses, Binding bind, char *begin, int64_t size) except *:
+    """All pointers of the tape's instructions into the memory [begin, begin + size); whether an
+    instruction writes there.
+    """
+    cdef int64_t k, first, last
+    if bind.n_sorted != bind.t.n_ins:  # once for all arrays that are looked up before any moves
+        found = np.array(pointers_of(bind.t), np.uintp).reshape(-1, 3)
+        bind.pointers = np.ascontiguousarray(found[np.argsort(found[:, 0], kind="stable")].T)
+        bind.n_sorted = bind.t.n_ins
+    addresses, places, written = bind.pointers
+    first, last = np.searchsorted(
+        addresses, np.array([<uintptr_t>begin, <uintptr_t>begin + size], np.uintp))
+    if last <= first:
+        return False
+    uses.pointer = <char ***>calloc(last - first, sizeof(char **))
+    uses.offset = <int64_t *>calloc(last - first, sizeof(int64_t))
+    if not (uses.pointer and uses.offset):
+        raise MemoryError
+    for k in range(last - first):
+        uses.pointer[k] = <char **><uintptr_t>places[first + k]
+        uses.offset[k] = uses.pointer[k][0] - begin
+    uses.n = last - first
+    return bool(written[first:last].any())
 
 
 cdef void point(uses_t *uses, char *memory) noexcept nogil:
@@ -81,28 +96,39 @@ cdef void forget(uses_t *uses) noexcept:
 
 
 cdef class Anchor:
-    """A contiguous array of a tape, which can be moved to other memory."""
+    """A contiguous array of a tape, which can be moved to other memory.
+
+    It keeps the instructions, and they keep ``held``, where the array lies now.
+    """
 
     cdef uses_t uses
     cdef int64_t size
-    cdef object memory
+    cdef bint is_written
+    cdef Binding bind
+    cdef list held
 
     def __init__(self, Binding bind, array):
-        self.memory, self.size = array, array.nbytes
-        find_uses(&self.uses, bind.t, at(array), self.size)
+        self.bind, self.held, self.size = bind, [array], array.nbytes
+        self.is_written = find_uses(&self.uses, bind, at(array), self.size)
 
     def __dealloc__(self):
         forget(&self.uses)
 
     def settle(self, memory):
-        """Move the array to this memory: contiguous, as large as before."""
+        """Move the array to this memory: contiguous, as large as before, writable if an instruction
+        writes the array.
+        """
         cdef Py_buffer view
         PyObject_GetBuffer(memory, &view, PyBUF_SIMPLE)
         try:
             if view.len != self.size:
                 raise ValueError(f"an array of {self.size} bytes cannot lie in {view.len}")
+            if view.readonly and self.is_written:
+                raise ValueError("an array that instructions write cannot lie in read-only memory: "
+                                 "give a writable copy")
             point(&self.uses, <char *>view.buf)
-            self.memory = memory
+            self.bind.n_sorted = -1
+            self.held[0] = memory
         finally:
             PyBuffer_Release(&view)
 
@@ -111,6 +137,7 @@ cdef class Moves:
     """The arrays of a tape that move at each step, and the loads that read another part."""
 
     cdef tape_t *t
+    cdef Binding bind
     cdef moving_t *moving
     cdef stepped_t *stepped
     cdef int n_moving, n_stepped
@@ -163,7 +190,8 @@ cdef class Moves:
         memset(m, 0, sizeof(moving_t))
         m.memory, m.first, m.unit, m.dim, m.stays = at(memory), first, unit, dim, stays
         self.n_moving += 1
-        return find_uses(&m.uses, self.t, at(array), size)
+        find_uses(&m.uses, self.bind, at(array), size)
+        return 0
 
     cdef int add_load(self, int number, int columns) except -1:
         self.drop_bands()
@@ -188,6 +216,7 @@ cdef class Moves:
         cdef moving_t *m
         cdef stepped_t *s
         cdef int i
+        self.bind.n_sorted = -1
         for i in range(self.n_moving):
             m = &self.moving[i]
             point(&m.uses, m.memory + m.unit * (m.first + (0 if m.stays else step)) * (

@@ -109,8 +109,9 @@ POOL(pool_min_both, POOL_BLOCKS(2, K(pool_extreme), 1, 1, 1))
 
 static void K(pools)(const tape_t *t, const pool_t *g, int tid, int nt) {
     static void (*const FOLDS[])(const pool_t *, int64_t, int64_t, int64_t) = {
-        K(pool_sums), K(pool_sums_at), K(pool_max), K(pool_argmax), K(pool_max_both), K(pool_min),
-        K(pool_argmin), K(pool_min_both),
+        [POOL_SUM] = K(pool_sums), [POOL_SUM_AT] = K(pool_sums_at),
+        [POOL_MAX] = K(pool_max), [POOL_ARGMAX] = K(pool_argmax), [POOL_MAX_BOTH] = K(pool_max_both),
+        [POOL_MIN] = K(pool_min), [POOL_ARGMIN] = K(pool_argmin), [POOL_MIN_BOTH] = K(pool_min_both),
     };
     int64_t lo, hi;
     share(g->n_groups, tid, nt, 1, &lo, &hi);

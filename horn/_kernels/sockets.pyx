@@ -122,10 +122,13 @@ cdef class Part:
     cdef Msg msg
 
     def __cinit__(self):
+        if msg_init == NULL:
+            raise RuntimeError("sockets.use() has not been called")
         msg_init(&self.msg)
 
     def __dealloc__(self):
-        msg_close(&self.msg)
+        if msg_close != NULL:
+            msg_close(&self.msg)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
         PyBuffer_FillInfo(view, self, msg_data(&self.msg), <Py_ssize_t>msg_size(&self.msg), 1, flags)
@@ -170,6 +173,9 @@ cdef class Socket:
         cdef Msg msg
         cdef int flags, rc, error = 0
         self.settle()
+        for at in range(1, n):  # refused before a part is sent: the socket would keep a half message
+            PyObject_GetBuffer(parts[at], &view, PyBUF_SIMPLE)
+            PyBuffer_Release(&view)
         for at in range(n):
             flags = DONTWAIT | (SNDMORE if at < n - 1 else 0)
             PyObject_GetBuffer(parts[at], &view, PyBUF_SIMPLE)

@@ -1015,7 +1015,7 @@ static void K(loop)(const tape_t *t, const loop_t *l, domain_t *d, char *scratch
         REAL q = (REAL)value_of(t, l->consts[k]), *to = value[l->n_in + k];
         for (int64_t j = 0; j < STRIP; j++) to[j] = q;
     }
-    if (l->fast == FAST_PLACES && K(places)(l, d, value)) return;
+    if (l->fast == FAST_PLACES && K(places)(l, d, value, (double *)(value + l->n_values))) return;
     if (d->indptr && n2 == 1) { K(receivers)(&m); return; }
     const int64_t rows = K(rows_per_tile)(l, d);
     const view_t *out = &d->v[l->n_in];

@@ -381,9 +381,7 @@ static void run_gemm_loop(tape_t *t, const ins_t *ins, int tid, int nt) {
     if (!ins->numpy) gemm_part(t, g, lo, hi, 0, n, k, alpha, beta, tid);
     view_t few[2][FEW_VIEWS], *spare = l->room ? l->room + (2 * tid + 1) * nv : few[1];
     domain_t d = {.v = l->room ? l->room + 2 * tid * nv : few[0]};
-    bind_loop(t, l, &d);
-    shift(&d, nv, 0, lo); d.n[0] = hi - lo;
-    simplify(&d, nv, spare);
+    bind_part(t, l, &d, spare, 0, lo, hi);
     BODIES[t->dtype].loop(t, l, &d, t->scratch[tid]);
 }
 
@@ -455,6 +453,11 @@ void wait_all(tape_t *t, int nt) {
     }
 }
 
+/* Sums are made for 16 samples at least, one vector. */
+static int are_windows_alone(const conv_t *g) {
+    return g->n_groups * g->n_r * g->n_rows * ((g->rows.fixed + 15) / 16) < 4096;
+}
+
 /* Whether the first thread alone executes an instruction, whatever the extents of this run: then it
  * goes on to the next of this kind without a barrier. A product with packed panels is none: it is
  * computed with those that follow it, which all threads divide if they are large together. */
@@ -470,7 +473,7 @@ static int is_solo(const tape_t *t, const ins_t *ins) {
     case K_LOAD: return ins->load->out_dtype != t->dtype
                         || are_numbers_alone(ins->load->rows.fixed, ins->load->cols.fixed);
     case K_LIVE: return 1;
-    case K_WINDOWS: return ins->conv->n_groups * ins->conv->n_r * ins->conv->n_rows < 4096;
+    case K_WINDOWS: return are_windows_alone(ins->conv);
     case K_POOL: return ins->pool->ptr[ins->pool->n_groups] * ins->pool->rows.fixed < 16384;
     case K_RANK: return ins->rank->rows.fixed * ins->rank->neurons.fixed < 1024;
     }

@@ -58,6 +58,11 @@ enum { W_EXP, W_TANH, W_SIGMOID, W_SQUARE, N_WAVES };
 /* Operations on the sums of windows: a bias is added, relu, 0 where the gate is not above 0. */
 enum { END_BIAS = 1, END_RELU = 2, END_GATE = 4 };
 
+/* Folds over windows; BOTH: the extreme and its place. */
+enum {
+    POOL_SUM, POOL_SUM_AT, POOL_MAX, POOL_ARGMAX, POOL_MAX_BOTH, POOL_MIN, POOL_ARGMIN, POOL_MIN_BOTH
+};
+
 enum { D_UNIFORM, D_NORMAL, D_BERNOULLI };
 
 typedef struct { int64_t fixed; int32_t dim; } extent_t;               /* dim < 0: fixed */
@@ -186,7 +191,7 @@ typedef struct {
     const int32_t *src, *row, *length, *which, *first, *unit;
 } conv_t;
 
-/* Folds over windows (pools.h): kind is the place in its table. same: whether a row folds the same
+/* Folds over windows (pools.h); kind is a POOL_*. same: whether a row folds the same
  * as the row before, or NULL. */
 typedef struct {
     int32_t kind, end;

@@ -170,6 +170,9 @@ cdef extern from "tape.h":
     int IOTA, DRAWN
     int K_GEMM, K_LOOP, K_GEMM_LOOP, K_DRAW, K_LOAD, K_LIVE, K_WINDOWS, K_POOL, K_RANK
     int END_BIAS, END_RELU, END_GATE
+    int POOL_SUM, POOL_SUM_AT, POOL_MAX, POOL_ARGMAX, POOL_MAX_BOTH
+    int POOL_MIN, POOL_ARGMIN, POOL_MIN_BOTH
+    int FAST_PLACES
     void choose_level(int) nogil
     int is_intel() nogil
     int start_threads(tape_t *) nogil

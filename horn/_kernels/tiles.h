@@ -690,13 +690,16 @@ static int K(column_tiles)(const tape_t *tape, const loop_t *l, const domain_t *
 
 /* ---- places ---- */
 /* The sum over a1 of values only at the place along a2 that a view gives (the gradient of a
- * maximum): evaluated at those places alone. role: that view, the iota, the value. */
-static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
+ * maximum): evaluated at those places alone. role: that view, the iota, the value. total: room for
+ * the double sums of a row. */
+static int K(places)(const loop_t *l, const domain_t *d, REAL **value, double *total) {
     const view_t *at = &d->v[l->role[0]], *iota = &d->v[l->role[1]], *out = &d->v[l->n_in];
     const int64_t n0 = d->n[0], n1 = d->n[1], n2 = d->n[2];
+    const int is_long = n1 > TILE_R;
     if (d->axis != 1 || d->indptr || at->stride[2] != 0 || at->dtype != REAL_TYPE || at->index[0]
         || at->index[1] || out->dtype != REAL_TYPE || out->index[0] || out->index[2]
-        || out->stride[2] != 1 || iota->stride[0] || iota->stride[1] || iota->index[2]) return 0;
+        || out->stride[2] != 1 || iota->stride[0] || iota->stride[1] || iota->stride[2] != 1
+        || iota->index[2]) return 0;
     for (int k = 0; k < l->n_in; k++)
         if (k != l->role[1] && d->v[k].dtype != REAL_TYPE) return 0;
     const int64_t first = (int64_t)(intptr_t)iota->data;
@@ -704,7 +707,8 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
     int64_t where[STRIP];
     for (int64_t i0 = 0; i0 < n0; i0++) {
         REAL *to = (REAL *)out->data + i0 * out->stride[0];
-        memset(to, 0, n2 * sizeof(REAL));
+        if (is_long) memset(total, 0, n2 * sizeof(double));
+        else memset(to, 0, n2 * sizeof(REAL));
         const REAL *as = (const REAL *)at->data + i0 * at->stride[0];
         for (int64_t i1 = 0; i1 < n1; i1 += STRIP) {
             const int64_t c = n1 - i1 < STRIP ? n1 - i1 : STRIP;
@@ -726,8 +730,12 @@ static int K(places)(const loop_t *l, const domain_t *d, REAL **value) {
                 if (first_op + k == l->role[2]) break;
             }
             const REAL *v = value[l->role[2]];
-            for (int64_t j = 0; j < c; j++) if (where[j] >= 0) to[where[j]] += v[j];
+            for (int64_t j = 0; j < c; j++)
+                if (where[j] < 0) continue;
+                else if (is_long) total[where[j]] += v[j];
+                else to[where[j]] += v[j];
         }
+        for (int64_t i2 = 0; is_long && i2 < n2; i2++) to[i2] = (REAL)total[i2];
     }
     return 1;
 }

@@ -163,6 +163,8 @@ def _columns(ops: Ops, first: int) -> Tile | None:
 
 def _squares(values: _Values, result: int) -> Tile | None:
     """The tile s (a - b)^2, or None: roles are s, a, b."""
+    if values.n_arrays != 3:  # it has room for their views
+        return None
     by, *rest = sorted(values.factors(result))
     if not values.is_array(by) or len(rest) not in (1, 2) or rest[0] != rest[-1]:
         return None

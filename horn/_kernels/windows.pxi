@@ -105,7 +105,7 @@ cdef conv_t *windows_of(Binding bind, x, w, out, ptr, src, row, length, which, f
     if bias is not None:
         g.bias = at(bias)
     if gate is not None:
-        g.gate, g.ldz = at(gate), strides(gate)[0]
+        g.gate, g.ldz = at(gate), leading(gate)
     return g
 
 
@@ -137,7 +137,7 @@ cdef conv_t *window_gradients_of(Binding bind, x, y, out, src, which, first, n_p
                           + 8 * maps * (n_parts * (src.shape[1] + 12) + 12 * 17))
     cdef conv_t *g = _conv(bind, x, y, out, rows)
     g.n_x, g.room_bytes = len(x), room_bytes
-    g.kind, g.ldw, g.n_groups = 1, strides(y)[0], len(which)
+    g.kind, g.ldw, g.n_groups = 1, leading(y), len(which)
     g.n_parts, g.step, g.n_r, g.n_rows = n_parts, step, len(out) // n_parts, out.shape[1]
     g.src = <const int32_t *>at(src)
     g.which = <const int32_t *>at(which)
@@ -151,7 +151,8 @@ cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, 
     """The instruction of ``Tape.pool``."""
     x, out = bind.rows_of(x, "x"), bind.rows_of(out, "out", writes=True)
     ptr, src = bind.flat(ptr, "ptr", np.int64), bind.flat(src, "src", np.int32)
-    kinds = {"sum": 0, "max": 2, "argmax": 3, "min": 5, "argmin": 6}
+    kinds = {"sum": POOL_SUM, "max": POOL_MAX, "argmax": POOL_ARGMAX, "min": POOL_MIN,
+             "argmin": POOL_ARGMIN}
     if fold not in kinds:
         raise ValueError(f"fold is one of {', '.join(kinds)}, got {fold!r}")
     kind = kinds[fold]
@@ -166,11 +167,12 @@ cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, 
             or (upper is None) != (place is None):
         raise ValueError(f"where is of max and min, upper (with place) and gate of sum: {fold}")
     if where is not None:
-        where, kind = bind.rows_of(where, "where", writes=True), kind + 2
+        where = bind.rows_of(where, "where", writes=True)
+        kind = POOL_MAX_BOTH if fold == "max" else POOL_MIN_BOTH
         if where.shape != out.shape:
             raise ValueError(f"where {where.shape} is not as out {out.shape}")
     if upper is not None:
-        upper, kind = bind.rows_of(upper, "upper"), 1
+        upper, kind = bind.rows_of(upper, "upper"), POOL_SUM_AT
         place = bind.flat(place, "place", bind.dtype)
         if upper.shape != x.shape or len(place) != len(src):
             raise ValueError(f"upper {upper.shape} is not as x {x.shape}, or place not as src")
@@ -179,19 +181,19 @@ cdef pool_t *pool_of(Binding bind, x, out, fold, ptr, src, where, upper, place, 
     g.kind, g.end, g.n_groups = kind, end, len(out)
     g.x = at(x)
     g.out = g.gate = at(out)
-    g.ldx, g.ldo = strides(x)[0], strides(out)[0]
+    g.ldx, g.ldo = leading(x), leading(out)
     g.rows = bind.extent(rows, x.shape[1], "rows")
     g.ptr = <const int64_t *>at(ptr)
     g.src = <const int32_t *>at(src)
     if where is not None:
-        g.where, g.ldw = at(where), strides(where)[0]
+        g.where, g.ldw = at(where), leading(where)
     if upper is not None:
-        g.upper, g.ldu = at(upper), strides(upper)[0]
+        g.upper, g.ldu = at(upper), leading(upper)
         g.place = at(place)
     if gate is not None:
-        g.gate, g.ldz = at(gate), strides(gate)[0]
+        g.gate, g.ldz = at(gate), leading(gate)
     same = _same(ptr, src)
-    if kind != 1 and where is None and gate is None and same.any():
+    if kind != POOL_SUM_AT and where is None and gate is None and same.any():
         g.same = <const uint8_t *>at(same)
     bind.keep += [ptr, src, place, same]
     return g
@@ -212,6 +214,6 @@ cdef conv_t *_conv(Binding bind, x, w, out, rows) except NULL:
     g.x = at(x)
     g.w = at(w)
     g.out = at(out)
-    g.ldx, g.ldo = strides(x)[0], strides(out)[0]
+    g.ldx, g.ldo = leading(x), leading(out)
     g.rows = bind.extent(rows, x.shape[1], "rows")
     return g

@@ -1,8 +1,11 @@
 """Every instruction of the engine against NumPy: sizes 0 and 1, both dtypes, orders and threads."""
 
 import itertools
+import re
 import subprocess
 import sys
+import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,6 +115,90 @@ def test_an_array_that_moves_takes_its_instructions_along(dtype, rng):
         anchor.settle(np.zeros((4, 4), dtype))
     with pytest.raises(ValueError, match="C-contiguous"):
         tape.anchor(c.T)
+
+
+def doubled(dtype, n):
+    """A tape of y = x + x, and both."""
+    x, y, tape = np.ones(n, dtype), np.zeros(n, dtype), Tape(dtype)
+    tape.loop({"o": n}, [View(x, "o")], [("add", 0, 0)], [(View(y, "o"), 1)])
+    return tape, x, y
+
+
+def test_an_array_of_which_a_part_moves_stays_with_the_tape(dtype):
+    """Its memory was let go with the part's, and read again."""
+    tape, x, y = doubled(dtype, 8)
+    part, other = x[4:], np.full(4, 3, dtype)
+    tape.loop({"o": 4}, [View(other, "o")], [], [(View(part, "o"), 0)])
+    alive = weakref.ref(x)
+    anchor = tape.anchor(part)
+    there = np.zeros(4, dtype)
+    anchor.settle(there)
+    del x, part
+    assert alive() is not None
+    tape.run()
+    np.testing.assert_array_equal(there, other)
+    np.testing.assert_array_equal(y, np.full(8, 2, dtype))
+
+
+def test_an_array_that_moves_lets_its_memory_go(dtype):
+    tape, x, y = doubled(dtype, 8)
+    anchor, alive = tape.anchor(x), weakref.ref(x)
+    there = np.full(8, 2, dtype)
+    anchor.settle(there)
+    del x
+    assert alive() is None
+    tape.run()
+    np.testing.assert_array_equal(y, there + there)
+
+
+def test_what_instructions_write_does_not_settle_in_read_only_memory(dtype):
+    tape, x, y = doubled(dtype, 8)
+    frozen = bytes(y.nbytes)
+    with pytest.raises(ValueError, match=r"cannot lie in read-only memory: give a writable copy"):
+        tape.anchor(y).settle(frozen)
+    tape.run()
+    assert not any(frozen)
+    np.testing.assert_array_equal(y, x + x)
+    tape.anchor(x).settle(bytes(x.nbytes))  # it is only read
+    tape.run()
+    assert not y.any()
+
+
+def test_an_anchor_keeps_the_instructions_that_it_moves(dtype):
+    """It wrote their pointers after their tape had freed them."""
+    tape, x, y = doubled(dtype, 8)
+    anchor, alive = tape.anchor(x), weakref.ref(y)
+    del tape, x, y
+    assert alive() is not None
+    anchor.settle(np.zeros(8, dtype))
+    del anchor
+    assert alive() is None
+
+
+def test_rows_are_whole_numbers():
+    picks = np.full(3, -1, np.int64)
+    with pytest.raises(ValueError, match=r"rows are whole numbers, got \(2,\) of float64"):
+        Tape(np.float32).pick(np.array([0.9, 1.5]), picks, 3)
+    assert Tape(np.float32).pick([2, 0], picks, 3) and Tape(np.float32).pick([], picks, 3)
+    np.testing.assert_array_equal(picks, [2, 0, -1])
+
+
+def test_types_of_instructions_have_all_their_arguments():
+    """Those that type checkers read, and those that the tape takes."""
+    found = []
+    for suffix, ends in ((".pyx", r"\):\n"), (".pyi", r"\) ->")):
+        text = Path(blas.__file__).with_name("engine" + suffix).read_text()
+        _, text = text.split("class Tape:")
+        methods = re.findall(rf"\n    def ([a-z]\w*)\((.*?){ends}", text, re.DOTALL)
+        found.append({name: arguments(told) for name, told in methods})
+    in_c, told = found
+    assert {name: in_c[name] for name in told} == told
+
+
+def arguments(text):
+    """The names of parameters, in order."""
+    text = re.sub(r"\[[^]]*\]|\([^)]*\)", "", text)
+    return [re.sub(r"[:=].*", "", part).split()[-1] for part in text.split(",") if part.strip()]
 
 
 @pytest.mark.parametrize("name", BLASES)

@@ -178,3 +178,23 @@ def test_what_is_received_into_is_not_cleared_by_the_system_again_and_again():
     done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     assert int(done.stdout) < 1000
+
+
+def test_a_message_with_a_part_that_cannot_be_sent_is_not_begun(pair):
+    """The socket kept what was sent of it, and put it before the next message."""
+    router, dealer = pair
+    inlet, outlet = sockets.Socket(router.underlying), sockets.Socket(dealer.underlying)
+    with pytest.raises(ValueError, match="not C-contiguous"):
+        outlet.send([b"first", np.zeros((4, 4), np.uint8)[:, 0]])
+    assert outlet.send([b"second", b"message"]) is True
+    assert inlet.wait(10.0)
+    assert inlet.receive() == [b"me", b"second", b"message"]
+
+
+@pytest.mark.cluster
+def test_a_part_needs_the_library():
+    """Without the addresses in it the process died."""
+    script = "from horn._kernels import sockets\nsockets.Part()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "RuntimeError: sockets.use() has not been called" in ended.stderr
