@@ -16,6 +16,7 @@ from horn.backends._step_buffers import StepBuffer, aligned
 from horn.backends._tape_memory import TapeMemory
 from horn.backends._windows import WindowLists
 from horn.ir import Node, Op
+from horn.layers import Link
 from horn.neuron import OF_A_SAMPLE
 from horn.program import (
     AllSteps,
@@ -87,6 +88,8 @@ class TapeWriter:
         self.samples = np.zeros(memory.batch_size, np.uint64)
         self.sequences = self.samples.copy()
         self.reads_samples = False
+        # of convolutions, by link and the axes of both ends
+        self.windows: dict[tuple[Link, str, str, bool], WindowLists] = {}
         self.taken: dict[str, str] = {}  # full buffer -> its live part, as long as both agree
         self.alive: dict[int, tuple[Array, Dim]] = {}  # layer -> its live neurons, how many
         # live parts that nobody needs as a copy, and their whole buffers
@@ -350,11 +353,12 @@ class TapeWriter:
         layer = self.network.layers[s.frame.layer]
         link = layer.links[s.frame.link or 0]
         rows = self._extent(letter_axes(self.network, s.frame, "b")[0])
-        receivers, senders = (
-            self.memory.share.places(letter_axes(self.network, s.frame, x)[0]) for x in "oi"
-        )
         by_channels = s.frame.split in ("m", "c")
-        windows = WindowLists.of(link, receivers, senders, by_channels)
+        receivers, senders = (letter_axes(self.network, s.frame, x)[0] for x in "oi")
+        key = (link, receivers, senders, by_channels)
+        if (windows := self.windows.get(key)) is None:
+            above, under = (self.memory.share.places(axis) for axis in (receivers, senders))
+            windows = self.windows[key] = WindowLists(link, above, under, by_channels)
         name = end.out if end else s.out
         a, b, out = self.arrays[s.a].T, self.arrays[s.b], self.arrays[name]
         if not out.size:

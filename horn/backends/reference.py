@@ -444,9 +444,9 @@ class Runner:
         if s.axis != "i":
             here, there = there, here
         (_, axis) = self.program.buffers[s.out].axes
-        out = np.zeros((self.share.length(axis, 0), len(a)), self.dtype)
+        out = np.zeros((self.share.length(axis, 0), len(a)))
         np.add.at(out, here, (a[:, there] * b[numbers]).T)
-        self.put(s.out, np.ascontiguousarray(out.T))
+        self.put(s.out, np.ascontiguousarray(out.T, self.dtype))
 
     def scatteradd(self, s: ScatterAdd) -> None:
         (axis,), (shared,) = (self.program.buffers[name].axes for name in (s.array, s.out))

