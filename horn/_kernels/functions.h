@@ -247,8 +247,11 @@ static inline double log1p_f64(double x) {
     return x == INFINITY ? x : (w == 0.0 ? -INFINITY : v);
 }
 static inline double tanh_f64(double x) {
-    double a = fabs(x), y = a > 20.0 ? 20.0 : a, t = expm1_f64(2.0 * y);
-    return copysign(t / (t + 2.0), x);
+    double a = fabs(x), y = a > 20.0 ? 20.0 : a;
+    int64_t n;                                  /* expm1_f64 with its scale in one factor */
+    double r = ln2_rest(2.0 * y, &n), p = P10(EXP_F64, r) * (r * r) + r, s = power_of_2(n);
+    double v = p * s + (s - 1.0);
+    return copysign(v / (v + 2.0), x);
 }
 static inline double sigmoid_f64(double x) { return 1.0 / (1.0 + exp_f64(-x)); }
 static inline double softplus_f64(double x) {
