@@ -59,7 +59,7 @@ class GroupState:
     life: int = -1  # the attempt that has joined, or is joining
     here: set[int] = field(default_factory=set)  # tasks that have joined
     clock: tuple[int | None, bool, int | None] | None = None  # as in its welcome
-    batches: dict[int, int] = field(default_factory=dict)  # by clock, as its pushes said
+    batches: dict[int, int] = field(default_factory=dict)  # by clock, with that of its start
     pulled: PullParameters | None = None  # the last pull that was answered,
     given: dict[int, Array] = field(default_factory=dict)  # and the shared pieces of the answer
     is_fresh: bool = False  # a later group that has not pulled in this attempt
@@ -281,7 +281,9 @@ class ParameterServer:
         for n in pushes:  # it must not hold up the others until its first pull
             n[group] = clock
         own.least = None
-        return clock, True, self.groups[slowest].batches.get(clock)
+        batches = self.groups[slowest].batches.get(clock)
+        own.batches = {} if batches is None else {clock: batches}  # it may come back to this clock
+        return clock, True, batches
 
     def _leave(self, src: int, meta: LeaveServers) -> list[Answer]:
         group, task = divmod(src, self.topology.n_tasks)
@@ -441,6 +443,8 @@ class ParameterServer:
                 own.is_fresh = False
                 for kept in self.kept.values():
                     kept.n_pushes[group] = max(kept.n_pushes[group], wanted.clock)
+                if wanted.batches is not None:  # another server may have said this clock
+                    own.batches[wanted.clock] = wanted.batches
                 own.least = None
         self.pulls[group] = wanted
         own.measures = wanted.measures

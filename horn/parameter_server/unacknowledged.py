@@ -107,9 +107,11 @@ class Unacknowledged:
         """
         self._n_pulls += 1
         self._pull, self.awaited = pull, set(self.pulls)
+        batches = self.batches if pull.clock == self.clock else None
         meta = PullParameters(
-            clock=pull.clock, final=pull.final, turn=self._n_pulls, measures=measures
-        )
+            clock=pull.clock, final=pull.final, turn=self._n_pulls, measures=measures,
+            batches=batches,
+        )  # fmt: skip
         owing = sorted({bundle.server for bundle in self.pulls.values()})
         for server in owing:
             self._pending[server]["want",] = meta, ()

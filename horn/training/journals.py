@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 # Of all that is in the folder. Raised where run.json, a message that servers write down or a loss
 # has another field, which an older horn would leave out. OLDEST and later are read: what is absent
 # has its default.
-FORMAT, OLDEST = 2, 1
+FORMAT, OLDEST = 3, 1
 ATTEMPTS = 1 << 20  # of each start of the run
 
 

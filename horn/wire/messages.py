@@ -170,12 +170,14 @@ class PushGradients(Meta, frozen=True, omit_defaults=True, kw_only=True):
 class PullParameters(Meta, frozen=True, omit_defaults=True, kw_only=True):
     """To a server: the task's pull ``turn``, after ``clock`` pushes; ``final``: its last;
     ``measures``: it measures what it gets, which may take long, before it pushes or pulls again.
+    ``batches``: those of the clock at which a group resumes or begins, where servers said them.
     """
 
     clock: _Count
     final: bool = False
     turn: _Count = 0
     measures: bool = False
+    batches: _Count | None = None
 
 
 class LeaveServers(Meta, frozen=True, omit_defaults=True, kw_only=True):

@@ -113,13 +113,14 @@ def test_a_folder_of_another_format_is_refused_with_what_to_do_and_one_of_before
     JournalFolder(tmp_path, mine, resume=False)
     file = tmp_path / "servers" / "run.json"
     whole = json.loads(file.read_text())
-    for form in (0, 3, "2", None):
+    for form in (0, 4, "2", None):
         file.write_text(json.dumps(whole | {"format": form}))
-        with pytest.raises(CheckpointError, match="reads formats 1 to 2; resume it with the horn"):
+        with pytest.raises(CheckpointError, match="reads formats 1 to 3; resume it with the horn"):
             JournalFolder(tmp_path, mine, resume=True)
-    file.write_text(json.dumps(whole | {"format": 1}))
-    JournalFolder(tmp_path, mine, resume=True)
-    assert json.loads(file.read_text())["format"] == 2, "a horn of before refuses it from now on"
+    for form in (1, 2):
+        file.write_text(json.dumps(whole | {"format": form}))
+        JournalFolder(tmp_path, mine, resume=True)
+        assert json.loads(file.read_text())["format"] == 3, "a horn of before refuses it now"
 
 
 def test_the_file_of_the_run_is_on_the_disk_before_it_has_its_name(

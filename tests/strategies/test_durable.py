@@ -361,10 +361,15 @@ def test_groups_that_come_later_push_each_clock_once_from_where_the_others_are(
 ):
     topology = Topology(n_groups, n_tasks, n_servers)
     pieces = data.draw(dealings(n_tasks, n_servers))
-    world = World(
-        topology, pieces, Policy(bound), random.Random(seed), n_faults=n_faults, n_later=1
-    )
+    play_with_a_later_group(topology, pieces, Policy(bound), seed, n_faults)
+
+
+def play_with_a_later_group(
+    topology: Topology, pieces: tuple[ParameterPiece, ...], policy: Policy, seed: int, n_faults: int
+) -> None:
+    world = World(topology, pieces, policy, random.Random(seed), n_faults=n_faults, n_later=1)
     world.play()
+    n_groups = topology.n_groups
     for piece in pieces:
         kept = world.servers[piece.server].kept[piece.index]
         counts = digits(kept.w[0])
@@ -373,6 +378,16 @@ def test_groups_that_come_later_push_each_clock_once_from_where_the_others_are(
         assert set(later) <= {0, 1} and later[-1:] in ([1], [0])
         missing = [c for c in range(N) if not later[c]]
         assert not any((piece.index, n_groups, c) in world.acked for c in missing)
+
+
+@pytest.mark.parametrize("seed", [1, 88, 319])
+def test_a_later_group_that_comes_back_within_its_first_push_has_the_batches_of_its_clock(seed):
+    """They were those of the pushes of another group, and forgotten with the welcome."""
+    pieces = (
+        ParameterPiece(0, "a0", 0, 1, 1, (1,), 0, True),
+        ParameterPiece(1, "a1", 0, 1, 0, (0, 1), 0, True),
+    )
+    play_with_a_later_group(Topology(1, 2, 1), pieces, FREE, seed, n_faults=5)
 
 
 def synchronous(seed: int, n_faults: int) -> World:
@@ -411,6 +426,68 @@ PIECES = (
 
 
 TWO, FREE = Topology(2, 1, 1), Policy()
+
+
+class LaterGroup:
+    """Group 1 of two tasks, which comes later, at two servers; it says what it is told to."""
+
+    most, pieces = Topology(2, 2, 2), (
+        ParameterPiece(0, "a", 0, 1, 0, (0, 1), 0, False),
+        ParameterPiece(1, "b", 0, 1, 1, (0, 1), 0, False),
+        ParameterPiece(2, "c", 0, 1, 0, (0, 1), 1, False),
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        first = Topology(1, 2, 2)
+        self.servers = [
+            ParameterServer(s, self.pieces, PLAIN, first, FREE, "float64", is_durable=True)
+            for s in range(2)
+        ]
+        self.cut = bundles(self.pieces, self.most, 8)
+        self.join(0, 1)
+        for bundle in self.cut:
+            if bundle.rank < 2 and bundle.is_push:
+                indices = tuple(p.index for p in bundle.pieces)
+                meta = ParameterData(pieces=indices, part=bundle.part)
+                self.servers[bundle.server].on(bundle.rank, meta, np.zeros(len(bundle)), 1)
+
+    def join(self, group: int, life: int) -> list[Unacknowledged]:
+        """The tasks of an attempt, welcomed."""
+        ranks = [self.most.rank(group, task) for task in range(2)]
+        own = {rank: Unacknowledged(self.most, rank, self.cut) for rank in ranks}
+        for rank, each in own.items():
+            for number, meta in each.join():
+                for to, answer, _ in self.servers[number].on(rank, meta, None, life):
+                    own[to].heard(number, answer, None)
+        return list(own.values())
+
+    def push(self, piece: int, group: int, clock: int) -> None:
+        [bundle] = [
+            b for b in self.cut
+            if b.is_push and b.rank // 2 == group and b.pieces[0].index == piece
+        ]  # fmt: skip
+        meta = PushGradients(
+            pieces=(piece,), clock=clock, samples=1, part=bundle.part, batches=batches(clock + 1)
+        )
+        self.servers[bundle.server].on(bundle.rank, meta, np.ones(1), 1)
+
+    def pull(self, task: Unacknowledged, clock: int) -> None:
+        for number, meta in task.pull(Pull(clock)):
+            self.servers[number].on(task.rank, meta, None, 1)
+
+
+def test_a_server_knows_the_batches_of_a_clock_that_another_server_gave_a_later_group():
+    world = LaterGroup()
+    world.push(2, group=0, clock=0)  # those to server 0 are on their way
+    tasks = world.join(1, 1)
+    assert [(own.clock, own.batches) for own in tasks] == [(1, batches(1))] * 2
+    assert {own.welcomes[0].clock for own in tasks} == {0}
+    for own in tasks:
+        world.pull(own, 1)
+    world.push(0, group=1, clock=1)
+    world.push(2, group=1, clock=1)  # all that server 1 has, so that it is at clock 2
+    tasks = world.join(1, 2)
+    assert [(own.clock, own.batches) for own in tasks] == [(1, batches(1))] * 2
 
 
 def a_server(topology: Topology = TWO, policy: Policy = FREE) -> ParameterServer:
