@@ -62,7 +62,7 @@ class GroupState:
     batches: dict[int, int] = field(default_factory=dict)  # by clock, with that of its start
     pulled: PullParameters | None = None  # the last pull that was answered,
     given: dict[int, Array] = field(default_factory=dict)  # and the shared pieces of the answer
-    is_fresh: bool = False  # a later group that has not pulled in this attempt
+    is_fresh: bool = False  # a later group that has neither pulled nor pushed in this attempt
     has_begun: bool = False  # a later group that has pushed
 
 
@@ -378,6 +378,7 @@ class ParameterServer:
             if not new:
                 return answers
             own.has_begun = own.has_begun or group >= self.n_first
+            own.is_fresh = False  # other pieces of this push may come after its first pull
         self.n_pushes += 1
         own.measures = False
         here = self.active

@@ -490,6 +490,16 @@ def test_a_server_knows_the_batches_of_a_clock_that_another_server_gave_a_later_
     assert [(own.clock, own.batches) for own in tasks] == [(1, batches(1))] * 2
 
 
+def test_a_later_group_may_push_before_it_pulls():
+    """What was on its way when it pulled first was taken for a repetition."""
+    world = LaterGroup()
+    first, _ = world.join(1, 1)
+    world.push(0, group=1, clock=0)
+    world.pull(first, 1)
+    world.push(1, group=1, clock=0)
+    assert [kept.w.tolist() for kept in world.servers[0].kept.values()] == [[-1.0], [-1.0]]
+
+
 def a_server(topology: Topology = TWO, policy: Policy = FREE) -> ParameterServer:
     pieces = PIECES if topology.n_tasks > 1 else PIECES[:1]
     server = ParameterServer(0, pieces, PLAIN, topology, policy, "float64", is_durable=True)
