@@ -15,7 +15,7 @@ from typing import Any, Never, NoReturn
 
 from horn import random, refusals
 from horn.autodiff import user_text
-from horn.autodiff.tape import Traced, is_number, listening, number
+from horn.autodiff.tape import Traced, below, is_number, listening, number
 from horn.mistakes import suggest
 from horn.neuron import (
     DRAWS,
@@ -391,8 +391,10 @@ class Call:
 
     @staticmethod
     def is_constant_0(value: Any) -> bool:
-        """Whether a value is 0 whatever the neuron hears."""
-        return not isinstance(value, Traced) and value == 0.0
+        """Whether a value is 0, and made of constants alone."""
+        return number(value) == 0.0 and all(
+            not made.varies and (made.args or made.op == "number") for made in below(value)
+        )
 
     def backpropagate(self, neuron: Neuron, delta: Any) -> None:
         self._belongs("backpropagate", "backward", self.delta)

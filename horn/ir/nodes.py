@@ -241,6 +241,20 @@ def const(value: float) -> Node:
     return _intern(Op.CONST, (), "", float(value))
 
 
+class DrawnConstant(float):
+    """The value of a constant that a draw gave, not the text: the 1 and the 0 of a bernoulli, and
+    what is made of them. The language alone has them; to all else they are numbers.
+    """
+
+
+def drawn(value: float) -> Node:
+    return _intern(Op.CONST, (), "", DrawnConstant(value))
+
+
+def is_drawn(node: Node) -> bool:
+    return type(node.value) is DrawnConstant
+
+
 def Scalar(name: str) -> Node:
     """A leaf: a number that the run sets: learning_rate, iteration, updates, inv_rows, ..."""
     return _intern(Op.SCALAR, (), "", name)
@@ -270,7 +284,8 @@ def make(op: Op, *args: Node) -> Node:
     if args[0].op is Op.CONST and all(a.op is Op.CONST for a in args):
         folded = _fold(op, [a.value for a in args])
         if folded is not None:
-            return const(folded)
+            from_draw = op not in BOOLEAN and any(map(is_drawn, args))
+            return drawn(folded) if from_draw else const(folded)
     if op is Op.ADD:
         if is_const(args[0], 0.0):
             return args[1]

@@ -14,7 +14,7 @@ from typing import Any
 
 from horn import ir, refusals
 from horn.errors import CompileError
-from horn.ir import Node, Op
+from horn.ir import Node, Op, const
 from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
 from horn.language.calls import Calls
 from horn.language.expressions import Expressions
@@ -92,12 +92,19 @@ def forward(context: NeuronContext) -> ForwardIR:
             raise run.scope.target_error
     # What reads its target is refused at prediction alone.
     asked = run.scope.asked | ({"training"} if run.scope.target_error is not None else set())
-    outs = _sitting_out(frame.fed, frame.read)
-    traces = frame.traces
-    ir.verify(frame.fed, *frame.states.values(), *frame.loop_push.values(), *traces.values())
-    return ForwardIR(
-        frame.fed, frame.states, frame.loop_push, outs, traces, frozenset(asked)
-    )  # fmt: skip
+    done: dict[Node, Node] = {}
+
+    def plain(node: Node) -> Node:
+        return ir.replace(node, lambda n: const(n.value) if ir.is_drawn(n) else None, done)
+
+    out = _sitting_out(frame.fed, frame.read)
+    output, out = plain(frame.fed), None if out is None else plain(out)
+    states, pushes, traces = (
+        {name: plain(node) for name, node in each.items()}
+        for each in (frame.states, frame.loop_push, frame.traces)
+    )
+    ir.verify(output, *states.values(), *pushes.values(), *traces.values())
+    return ForwardIR(output, states, pushes, out, traces, frozenset(asked))
 
 
 def backward(context: NeuronContext) -> BackwardIR:
@@ -159,10 +166,63 @@ def error_of(f: Callable[..., Any], problem: str) -> CompileError:
     return source.error(source.tree, problem)
 
 
-def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
-    """The condition (o) on which a neuron leaves the batch: a 0 fed forward for a per-batch reason,
-    with no message read.
+#: What a constant of the text, a number of the neuron and a number of the run are.
+_CONSTANTS = frozenset({Op.CONST, Op.INDEX, Op.COUNT, Op.SCALAR})
+_OTHER = ir.UPSTREAM  # stands for every number that is made of others
+#: Constants of several ifs meet in formulas: their number is the product. Of a formula with more
+#: the rest counts as other numbers.
+MOST_MET = 256
+
+
+def _constants(output: Node) -> Node:
+    """The output as ifs between what the text makes of constants alone and ``_OTHER``. A comparison
+    is an if that chooses 1 or 0.
     """
+    done: dict[Node, Node] = {}
+    for node in ir.walk(output):
+        if node.op in _CONSTANTS and not ir.is_drawn(node):
+            done[node] = node
+        elif node.op in ir.BOOLEAN and node.axes in ("", "o"):
+            done[node] = ir.make(Op.SELECT, node, const(1.0), const(0.0))
+        elif node.op is Op.SELECT and node.args[0].axes in ("", "o"):
+            done[node] = ir.select(node.args[0], *(done[a] for a in node.args[1:]))
+        elif node.op in ir.ELEMENTWISE:
+            done[node] = _of_each(node.op, tuple(done[a] for a in node.args), {})
+        else:
+            done[node] = _OTHER
+    return done[output]
+
+
+def _of_each(op: Op, args: tuple[Node, ...], known: dict[tuple[Node, ...], Node]) -> Node:
+    """An operation on such ifs, as one. known : the results so far, by arguments; it grows."""
+    if args in known:
+        return known[args]
+    asked = args[:1] if op is Op.SELECT else args
+    if len(known) >= MOST_MET or _OTHER in asked:
+        return _OTHER
+    known[args] = _OTHER
+    condition = next((a.args[0] for a in asked if a.op is Op.SELECT), None)
+    if condition is not None:
+        yes = _of_each(op, tuple(_where(a, condition, True) for a in args), known)
+        no = _of_each(op, tuple(_where(a, condition, False) for a in args), known)
+        found = ir.select(condition, yes, no)
+    else:
+        found = ir.select(*args) if op is Op.SELECT else ir.make(op, *args)
+    known[args] = found
+    return found
+
+
+def _where(node: Node, condition: Node, holds: bool) -> Node:
+    if node.op is Op.SELECT and node.args[0] is condition:
+        return node.args[1 if holds else 2]
+    return ir.assume(node, condition, holds, ir.MOST_COPIED)
+
+
+def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
+    """The condition (o) on which a neuron leaves the batch: a 0 made of constants alone is fed
+    forward for a per-batch reason, with no message read.
+    """
+    output = _constants(output)
     drawn: set[Node] = set()  # what is made of a draw per batch
     for node in ir.walk(output):
         if (node.op is Op.DRAW and node.value[2] == "batch") or not drawn.isdisjoint(node.args):
@@ -178,11 +238,12 @@ def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
     found: Node | None = None
     for node in reversed([*ir.walk(output)]):  # a node after all that choose it
         here = ways.pop(node, {})
-        if ir.is_const(node, 0.0):
+        if node.op is not Op.SELECT and node is not _OTHER:
             condition = here.get((True, frozenset(range(len(reads)))))
             if condition is not None:
+                condition = ir.make(Op.AND, condition, ir.make(Op.EQ, node, const(0.0)))
                 found = condition if found is None else ir.make(Op.OR, found, condition)
-        if node.op is not Op.SELECT or node.args[0].axes not in ("", "o"):
+        if node.op is not Op.SELECT:
             continue
         c, a, b = node.args
         for x, side in ((a, True), (b, False)):

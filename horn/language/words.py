@@ -241,7 +241,8 @@ class Words:
             is_own = word.of == "self"
             self.scope.fail(node, refusals.DRAWN_AGAIN if is_own else refusals.DRAWN_LIKE_ANOTHER)
         if word.name == "bernoulli":
-            return select(ir.make(Op.LT, u, values[0]), const(1.0), const(0.0))
+            chosen = ir.drawn if u.op is Op.DRAW and self.scope.kind == "forward" else const
+            return select(ir.make(Op.LT, u, values[0]), chosen(1.0), chosen(0.0))
         if word.name == "uniform":
             return ir.add(values[0], ir.mul(values[1] - values[0], u))
         return ir.add(values[0], ir.mul(values[1], u))

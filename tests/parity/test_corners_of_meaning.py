@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import horn
+from horn import math
 from horn.backends import Engine
+from horn.compiler.lower import training_program
 from tests.api.running import dataset, engine, probe, step
 from tests.conftest import EXISTING
 from tests.parity.test_compiled_equals_interpreted import compare
@@ -415,7 +417,82 @@ class Both(horn.Neuron):
         self.feedforward(y)
 
 
-@pytest.mark.parametrize("neuron", [NoiseBefore, BatchBefore, SampleAround, Both])
+class OfConstants(horn.Neuron):
+    """The 0 is made of constants, through a method, a function and the activation."""
+
+    scale = 2.0
+
+    def forward(self, messages):
+        y = self.scale * math.tanh(self.total(messages))
+        if y < 0.0:
+            y = 0.1 * y
+        self.feedforward(self.activation(max(y, -5.0) / (1.0 + abs(y))))
+
+    def total(self, messages):
+        if self.bernoulli(0.5, per="batch") == 0:
+            return 0.0
+        return sum(m.input * m.weight for m in messages)
+
+
+class Compared(horn.Neuron):
+    """A comparison is an if that chooses 1 or 0."""
+
+    def forward(self, messages):
+        is_low, is_high = self.uniform(per="batch") < 0.5, self.uniform(per="batch") > 0.5
+        self.feedforward(max(0.0, is_low - 0.5) * (not is_high))
+
+
+class OfTheNeuron(horn.Neuron):
+    """The 0 is that of some neurons, or of some batches."""
+
+    def forward(self, messages):
+        if self.bernoulli(0.5, per="batch") == 0:
+            self.feedforward(self.index % 2 + self.iteration % 2)
+        else:
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+
+class DrawnMask(horn.Neuron):
+    """A 0 that was drawn is no constant: it takes part."""
+
+    def forward(self, messages):
+        mask = self.bernoulli(0.5, per="batch")
+        if mask == 0:
+            self.feedforward(2.0 * mask)
+        else:
+            self.feedforward(sum(m.input * m.weight for m in messages))
+
+
+class TimesAParameter(horn.Neuron):
+    """0 times a number that is learned is no constant."""
+
+    gain = horn.Parameter(0.5)
+
+    def forward(self, messages):
+        y = 0.0
+        if self.bernoulli(0.5, per="batch") == 1:
+            y = sum(m.input * m.weight for m in messages)
+        self.feedforward(self.gain * y)
+
+
+SITTING_OUT = [
+    *(NoiseBefore, BatchBefore, SampleAround, Both),
+    *(OfConstants, Compared, OfTheNeuron, DrawnMask, TimesAParameter),
+]
+
+
+@pytest.mark.parametrize("neuron", [OfConstants, Compared, OfTheNeuron, DrawnMask, TimesAParameter])
+def test_who_feeds_forward_a_0_made_of_constants_sits_out_and_a_drawn_0_does_not(neuron):
+    net = horn.Network(seed=4)
+    net.input(4)
+    net.layer(6, neuron=neuron)
+    net.output(2, loss="squared_error")
+    statements = training_program(net, horn.SGD(0.1), "values").statements
+    is_mask = ["layer1#live" in repr(each) for each in statements]
+    assert any(is_mask) == (neuron not in (DrawnMask, TimesAParameter))
+
+
+@pytest.mark.parametrize("neuron", SITTING_OUT)
 @pytest.mark.parametrize("backend", COMPILED)
 def test_a_neuron_sits_out_by_what_chooses_its_0_alone(backend, neuron):
     """Momentum waits and weights do not decay where a neuron sits out, and go on elsewhere."""
