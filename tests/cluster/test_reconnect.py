@@ -234,9 +234,12 @@ def test_workers_whose_nodes_cannot_be_read_are_left_out_and_the_others_get_jobs
             workers.join("good", "tcp://good", info={"slots": 1})
             for name, data in UNREADABLE.items():
                 other.create(f"{at.workers()}/{name}", data, ephemeral=True)
-            wait_until(lambda: len(workers.names()) == 1 + len(UNREADABLE))
-            other.ensure(at.orders("good"))
-            other.set(at.orders("good"), taken)
+            unclear = described("tcp://u", {}, {"slots": 2})  # what it runs cannot be read
+            other.create(f"{at.workers()}/unclear", unclear, ephemeral=True)
+            wait_until(lambda: len(workers.names()) == 2 + len(UNREADABLE))
+            for name, orders in (("good", b"{}"), ("unclear", taken)):
+                other.ensure(at.orders(name))
+                other.set(at.orders(name), orders)
             Jobs(other).create("new-0001", b"{}")
             terms = JobTerms(ResourceRequest(1, 1, 0, False, "", ""), 0)
             controller = JobController(coord, workers, "here", lambda job, node: terms)
@@ -244,7 +247,8 @@ def test_workers_whose_nodes_cannot_be_read_are_left_out_and_the_others_get_jobs
                 wait_until(lambda: other.children(at.orders("good")) == ["new-0001"])
                 coord.check()
                 said = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
-                assert any("path=orders/good " in r.getMessage() for r in caplog.records)
+                assert any("path=orders/unclear " in r.getMessage() for r in caplog.records)
+                assert other.children(at.orders("unclear")) == []
                 for name in UNREADABLE:  # once, by its name
                     assert sum(f"workers/{name} " in text for text in said) == 1, said
             finally:
