@@ -127,7 +127,11 @@ def remotely(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         asked.append((hosts, key))
         return types.SimpleNamespace(once=lambda action: action(cluster), close=lambda: None)
 
+    def handed_in(client: FakeCluster, wanted: Any, package: Any) -> str:
+        return client.submit(wanted, package)
+
     monkeypatch.setattr(handles, "ReconnectingClient", opened)
+    monkeypatch.setattr(handles, "submit", handed_in)
 
     def found(*words: str, zk: tuple[str, ...] = ("--zk", "zk1:2181")) -> Any:
         done = run("submit", "job.py", "-d", *zk, *words)

@@ -493,7 +493,8 @@ def test_data_sets_of_sequences_are_cut_as_arrays_are(tmp_path):
     for data in (plain, ends, pair, horn.data.sequences(x, y)):
         found = run(data, test=data)
         assert bits(found) == bits(arrays) and found.test == arrays.test
-        assert found.model.evaluate(data) == arrays.test
+        # In pieces of other lengths, whose losses are added up in float32 in another order.
+        assert found.model.evaluate(data) == pytest.approx(arrays.test, rel=1e-6)
         assert len(horn.train(horn.Job(net_of(), data, epochs=1)).history) == 1  # not in pieces
     np.savez(tmp_path / "turned.npz", x=x.transpose(0, 2, 1), y=y)
     turned = horn.data.load(str(tmp_path / "turned.npz"))

@@ -126,9 +126,9 @@ def test_both_move_by_the_same():
 
 def test_the_centre_moves_no_further_in_an_exchange_of_more_groups_that_came_later():
     server = EASGD().server(a_job(horn.SGD(0.1)), 0, (), Topology(2, 1, 1))
-    assert server._weight(0, 5) == 1 / 2
+    assert server._weight(0, 5, len(server.active)) == 1 / 2
     server.grow(5)
-    assert [server._weight(group, 5) for group in range(5)] == [1 / 5] * 5
+    assert [server._weight(g, 5, len(server.active)) for g in range(5)] == [1 / 5] * 5
 
 
 def test_a_group_goes_on_with_its_own_weights_after_the_centre_was_measured():
