@@ -5,6 +5,7 @@ Counted in nodes and statements, not in seconds: from n to 2 n they may double, 
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -365,11 +366,14 @@ def n_calls(f: Callable[[], Any]) -> int:
         nonlocal found
         found += event == "call"
 
+    gc.collect()
+    gc.disable()  # what ends objects of tests before would be counted, too
     sys.setprofile(count)
     try:
         f()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return found
 
 

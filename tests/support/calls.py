@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,12 @@ def calls_of(work: Callable[[], Any]) -> int:
         nonlocal n_calls
         n_calls += event.endswith("call")
 
+    gc.collect()
+    gc.disable()  # what ends objects of tests before would be counted, too
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return n_calls
