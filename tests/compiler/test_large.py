@@ -5,12 +5,9 @@ Counted in nodes and statements, not in seconds: from n to 2 n they may double, 
 
 from __future__ import annotations
 
-import gc
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +28,7 @@ from horn.runtime.engine import GroupEngine
 from horn.runtime.group import Group
 from horn.transport import Transport
 from tests.language import texts
+from tests.support.calls import calls_of
 from tests.transport.groups import good, run_threads
 
 SUM = "z = sum(m.input * m.weight for m in messages)"
@@ -358,25 +356,6 @@ def test_what_tasks_say_of_a_deep_network_is_read_off_once(monkeypatch):
     assert len(seen) <= 2 * 2  # and where blocks may be computed in place
 
 
-def n_calls(f: Callable[[], Any]) -> int:
-    """How often Python's functions are called by f."""
-    found = 0
-
-    def count(frame, event, arg):
-        nonlocal found
-        found += event == "call"
-
-    gc.collect()
-    gc.disable()  # what ends objects of tests before would be counted, too
-    sys.setprofile(count)
-    try:
-        f()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return found
-
-
 def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
     def calls(n: int) -> int:
         net = deep(n)
@@ -387,7 +366,7 @@ def test_the_order_of_a_deep_network_is_found_in_time_that_grows_as_it_does():
         program = replace(
             program, buffers=apart.task.buffers, statements=tuple(apart.task.statements)
         )
-        return n_calls(lambda: reordered(program, {}))
+        return calls_of(lambda: reordered(program, {}))
 
     assert calls(80) < 2.2 * calls(40)
 
@@ -401,7 +380,7 @@ def test_a_deep_recurrent_network_is_compiled_in_time_that_grows_as_it_does():
         for _ in range(n):
             below = net.layer(2, activation="tanh", inputs=[below, horn.Delayed()])
         net.output(2, activation="softmax", loss="cross_entropy")
-        return n_calls(lambda: lower.training_program(net, horn.SGD(0.1), "label"))
+        return calls_of(lambda: lower.training_program(net, horn.SGD(0.1), "label"))
 
     calls(2)  # what all have in common
     short = calls(30)
@@ -410,8 +389,8 @@ def test_a_deep_recurrent_network_is_compiled_in_time_that_grows_as_it_does():
 
 def test_how_a_deep_network_runs_is_told_in_time_that_grows_as_it_does():
     short, long = deep(40), deep(80)
-    calls = n_calls(lambda: explain.runs_as(short))
-    assert n_calls(lambda: explain.runs_as(long)) < 2.2 * calls
+    calls = calls_of(lambda: explain.runs_as(short))
+    assert calls_of(lambda: explain.runs_as(long)) < 2.2 * calls
 
 
 def test_loops_of_many_outputs_are_searched_once(tmp_path, monkeypatch):
