@@ -504,13 +504,19 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
         if close := difflib.get_close_matches(name[1], known, 1, 0.7):
             return f"did you mean {close[0]}?"
         return f"it takes {', '.join(known)}" if known else ""
+    if twice := re.search(r"multiple values for argument '(\w+)'", message):
+        if called and (called[1], twice[1]) == ("Job", "optimizer"):
+            return "data are one argument, a pair: horn.Job(net, (x, y), optimizer=...)"
+        known = [] if function is None else _arguments(function)
+        order = f": its arguments are, in order, {', '.join(known)}" if known else ""
+        return f"{twice[1]} has a value by its place, too{order}"
     if message.startswith("Model.__init__() missing"):
         return "a model is read by horn.Model.load('model.horn')"
     refused = re.search(r"positional argument|object is not callable", message)
     if re.match(r"Model\.(?!predict|__call__)", message):
         refused = None
     said = _CALLS.get(called[1], "") if called and refused else ""
-    if not said and function is not None and " missing " in message:
+    if not said and function is not None and (" missing " in message or " positional " in message):
         return f"it takes {', '.join(_arguments(function))}"
     return said
 
@@ -546,7 +552,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def teaches(thing: _F) -> _F:
-    """Decorate a function, or a class's ``__init__``, to refuse unknown arguments as Python does,
+    """Decorate a function, or a class's ``__init__``, to refuse a wrong call as Python does,
     but with the remedy: at a prompt, in a notebook or a script users see only the exception.
     Numbers of NumPy arrive as Python's, except at estimators, whose arguments scikit-learn wants
     back unchanged.
@@ -569,9 +575,7 @@ def teaches(thing: _F) -> _F:
             if isinstance(thing, type):  # the name of the class, where the method is a base class's
                 said = said.replace(f"{function.__qualname__}(", f"{thing.__name__}.__init__(")
             hint = remedy(said, function)
-            if not hint:
-                raise
-            raise NoSuchArgument(f"{said}; {hint}") from None
+            raise NoSuchArgument(f"{said}; {hint}" if hint else said) from None
 
     if not isinstance(thing, type):
         return called  # type: ignore[return-value]

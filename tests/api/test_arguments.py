@@ -241,6 +241,24 @@ def test_data_beside_each_other_or_none() -> None:
         horn.Job(network())  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: horn.Job(network(), X, Y, optimizer=horn.SGD(0.1)),
+         "values for argument 'optimizer'; data are one argument, a pair: horn.Job(net, (x, y)"),
+        (lambda: horn.SGD(0.1, learning_rate=0.2),
+         "learning_rate has a value by its place, too: its arguments are, in order, learning_rate"),
+        (lambda: horn.Weight(1, 2, 3, 4), "positional arguments but 5 were given; it takes init"),
+    ],
+)  # fmt: skip
+def test_a_call_that_gives_too_much_is_told_what_to_give(
+    call: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(NoSuchArgument) as caught:
+        call()
+    assert said in str(caught.value)
+
+
 def test_a_mistake_inside_is_not_taken_for_one_of_the_call() -> None:
     @mistakes.teaches
     def outer(rate: Any) -> Any:
