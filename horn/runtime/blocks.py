@@ -7,13 +7,14 @@ of (rows, neurons), so that no copy has to turn them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from horn.partition.share import Places, Share, count, tight
+from horn.partition.share import Array, Places, Share, count, tight
 from horn.program import Move, Program, base
 from horn.transport import Channel
 
@@ -32,6 +33,16 @@ class Block:
     put: Index
     shape: tuple[int, ...]
     part: int | None
+
+
+class _Met(NamedTuple):
+    """The places that a source and some readers have in common. key : of ``taken``."""
+
+    who: list[int]
+    taken: Index
+    put: Index
+    shape: tuple[int, ...]
+    key: tuple[Any, ...]
 
 
 def blocks_of(
@@ -53,27 +64,13 @@ def blocks_of(
     want = program.buffers[move.out].axes
     channels: list[Channel] = []
     wanted: dict[int, list[Block]] = {rank: [] for rank in shares}
-    # Most readers want the same places as others: a group of n has n squared pairs.
-    wants: dict[Any, tuple[Index, list[int]]] = {}
-    for reader, share in shares.items():
-        places, known = _of_axes(share, want, batch_size)
-        wants.setdefault(known, (places, []))[1].append(reader)
-    met: dict[tuple[Any, Any], tuple[Index, Index, tuple[int, ...], Any]] = {}
-    for source, src in shares.items():
+    wants = _by_places(shares, want, batch_size)
+    met = _met(_by_places(shares, have, batch_size), wants)
+    for source in shares:
         sent: dict[tuple[Any, ...], int] = {}
         readers: dict[int, list[int]] = {}
         shapes: dict[int, tuple[int, ...]] = {}
-        places, known = _of_axes(src, have, batch_size)
-        for their_key, (theirs, who) in wants.items():
-            found = met.get((known, their_key))
-            if found is None:
-                both = [_intersection(a, b) for a, b in zip(places, theirs, strict=True)]
-                taken, put = tuple(m[0] for m in both), tuple(m[1] for m in both)
-                found = taken, put, tuple(map(count, taken)), tuple(map(_key, taken))
-                met[known, their_key] = found
-            taken, put, shape, key = found
-            if 0 in shape:
-                continue
+        for who, taken, put, shape, key in met[source]:
             others = [reader for reader in who if reader != source]
             part = None
             if others:
@@ -91,6 +88,51 @@ def blocks_of(
             to = tuple(sorted(tasks))
             channels.append(Channel(part, source, to, dtype, shape, label, order))
     return channels, wanted
+
+
+def _by_places(
+    shares: Mapping[int, Share], axes: Sequence[str], batch_size: int
+) -> list[tuple[Index, list[int]]]:
+    """The places that shares have along axes, each with the ranks that have just these."""
+    found: dict[Any, tuple[Index, list[int]]] = {}
+    for rank, share in shares.items():
+        places, known = _of_axes(share, axes, batch_size)
+        found.setdefault(known, (places, []))[1].append(rank)
+    return list(found.values())
+
+
+def _met(
+    haves: Sequence[tuple[Index, list[int]]], wants: Sequence[tuple[Index, list[int]]]
+) -> dict[int, list[_Met]]:
+    """By source, what it has in common with readers, where that is anything. A group of n has n
+    squared pairs: those of the same places are met once, and most of the others, whose ranges lie
+    apart, are passed over at once.
+    """
+    had, wanted = _bounds(haves)[:, None], _bounds(wants)[None]
+    near = np.all((had[..., 0] < wanted[..., 1]) & (wanted[..., 0] < had[..., 1]), axis=-1)
+    found: dict[int, list[_Met]] = {}
+    for (places, sources), of_source in zip(haves, near, strict=True):
+        met = []
+        for theirs, who in itertools.compress(wants, of_source):
+            both = [_intersection(a, b) for a, b in zip(places, theirs, strict=True)]
+            taken, put = tuple(m[0] for m in both), tuple(m[1] for m in both)
+            shape = tuple(map(count, taken))
+            if 0 not in shape:
+                met.append(_Met(who, taken, put, shape, tuple(map(_key, taken))))
+        found |= dict.fromkeys(sources, met)
+    return found
+
+
+def _bounds(some: Sequence[tuple[Index, list[int]]]) -> Array:
+    """(places, axes, 2) the first place along each axis, and the one after the last."""
+    found = np.zeros((len(some), len(some[0][0]), 2), np.int64)
+    for bounds, (index, _) in zip(found, some, strict=True):
+        for ends, places in zip(bounds, index, strict=True):
+            if isinstance(places, slice):
+                ends[:] = places.start, places.stop
+            elif len(places):
+                ends[:] = places[0], places[-1] + 1
+    return found
 
 
 def is_turned(axes: tuple[str, ...], layout: str) -> bool:
