@@ -7,6 +7,7 @@ owes an answer.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from horn.errors import ProtocolError
@@ -58,6 +59,9 @@ class Unacknowledged:
         self._pending: dict[int, dict[tuple[object, ...], tuple[Meta, Arrays]]] = {
             server: {} for server in self.servers
         }
+        # Counted beside what they count, or each push and answer would walk all bundles:
+        self._pushing: defaultdict[int, set[int]] = defaultdict(set)  # by bundle, clocks of pushes
+        self._n_awaited = Counter[int]()  # by server, bundles of ``awaited``
         self._n_pulls, self._pull = 0, Pull(0)
 
     def again(self, server: int) -> list[tuple[Meta, Arrays]]:
@@ -68,8 +72,7 @@ class Unacknowledged:
         return ", ".join(dict.fromkeys(kinds))
 
     def is_full(self, bundle: ParameterBundle) -> bool:
-        pending = self._pending[bundle.server]
-        return sum(key[:2] == ("push", bundle.part) for key in pending) >= AHEAD
+        return len(self._pushing[bundle.part]) >= AHEAD
 
     @property
     def is_heard(self) -> bool:
@@ -98,6 +101,7 @@ class Unacknowledged:
         )  # fmt: skip
         if self.is_lossy:
             self._pending[bundle.server]["push", bundle.part, push.clock] = meta, values
+            self._pushing[bundle.part].add(push.clock)
         return meta
 
     def pull(self, pull: Pull, measures: bool = False) -> list[ToServer]:
@@ -112,7 +116,8 @@ class Unacknowledged:
             clock=pull.clock, final=pull.final, turn=self._n_pulls, measures=measures,
             batches=batches,
         )  # fmt: skip
-        owing = sorted({bundle.server for bundle in self.pulls.values()})
+        self._n_awaited = Counter(bundle.server for bundle in self.pulls.values())
+        owing = sorted(self._n_awaited)
         for server in owing:
             self._pending[server]["want",] = meta, ()
         asked = owing if self.is_lossy else self.servers if self.task == 0 else ()
@@ -158,6 +163,8 @@ class Unacknowledged:
         if self._pending[server].pop(key, None) is None:
             if not self.is_lossy:
                 raise self._wrong(server, f"{meta} answers nothing that was asked")
+        elif isinstance(meta, PushAcknowledged) and meta.clock is not None:
+            self._pushing[meta.part].discard(meta.clock)
         elif isinstance(meta, ServersReady):
             self.welcomes[server] = meta
         elif isinstance(meta, Verdict):
@@ -179,7 +186,8 @@ class Unacknowledged:
             turns = f"got bundle {meta.part} of turn {meta.turn}, expected one of {self._n_pulls}"
             raise self._wrong(server, f"pull {self._pull.clock}: {turns}")
         self.awaited.discard(meta.part)
-        if not any(self.pulls[part].server == server for part in self.awaited):
+        self._n_awaited[server] -= 1
+        if not self._n_awaited[server]:
             self._pending[server].pop(("want",), None)
         return bundle
 
