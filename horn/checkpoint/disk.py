@@ -175,9 +175,8 @@ def rename(old: Path, new: Path) -> None:
 def remove(folder: Path) -> bool:
     """Remove a folder of horn's files. If something stays, logs why and returns False."""
     try:
-        for entry in list(os.scandir(folder)):
-            if OURS.fullmatch(entry.name) and not entry.is_dir(follow_symlinks=False):
-                os.unlink(entry.path)
+        ours = [entry for entry in os.scandir(folder) if OURS.fullmatch(entry.name)]
+        remove_files(e.path for e in ours if not e.is_dir(follow_symlinks=False))
         os.rmdir(folder)
     except FileNotFoundError:
         return True
@@ -190,11 +189,24 @@ def remove(folder: Path) -> bool:
 def remove_others(folder: Path, names: set[str]) -> None:
     """Remove horn's files in a folder that do not have these names."""
     try:
-        for entry in list(os.scandir(folder)):
-            if OURS.fullmatch(entry.name) and entry.name not in names:
-                os.unlink(entry.path)
+        ours = [entry for entry in os.scandir(folder) if OURS.fullmatch(entry.name)]
+        remove_files(entry.path for entry in ours if entry.name not in names)
     except OSError as error:
         raise failed(folder, "cannot be tidied up", error) from error
+
+
+def remove_files(paths: Iterable[str | os.PathLike[str]]) -> None:
+    """Remove all files that can be removed. Raises OSError, the first, if others cannot."""
+    errors = []
+    for path in paths:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 @contextmanager

@@ -7,8 +7,10 @@
                                        sizes, crc of fixed; sizes = uint64 each; parts = a frame
 
 Frames have checksums of their own (``frames.decode``). The last file may end inside a record, or in
-zeros, which are cut off; everything else that does not fit is damage. Nothing is fsynced: see
-docs/notes/0061. Source: the layout of docs/notes/0020, ZooKeeper's log.
+zeros, which are cut off; everything else that does not fit is damage. If it was cut between two
+records, it is the journal of an earlier moment, and nothing in it can say more: a group that is
+still there then pushes out of turn, and is refused. Nothing is fsynced: see docs/notes/0061.
+Source: the layout of docs/notes/0020, ZooKeeper's log.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from horn.checkpoint.disk import remove_files
 from horn.errors import JournalError
 from horn.wire.frames import CHUNK_BYTES, Array, BadFrame, Buffer, WireMessage, decode, encode
 from horn.wire.messages import MAX_BODIES, Note
@@ -289,10 +292,8 @@ class Journal:
         self.n_records, self.n_bytes, self.work_s = 0, 0, 0.0
         self._save_s = time.monotonic() - began
         with _told(self.folder, "tidied up"):
-            for kind in ("journal", "state"):
-                for n, old in self._files(kind).items():
-                    if n < number:
-                        old.unlink()
+            found = [self._files(kind).items() for kind in ("journal", "state")]
+            remove_files(path for files in found for n, path in files if n < number)
 
     def close(self) -> None:
         if self._fd >= 0:

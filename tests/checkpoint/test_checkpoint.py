@@ -179,6 +179,25 @@ def test_leftovers_are_swept_and_nothing_else(tmp_path):
     assert len(list(tmp_path.iterdir())) == 6 and checkpoints.latest().iteration == 10
 
 
+def test_a_leftover_of_which_one_file_cannot_be_removed_loses_the_others(
+    tmp_path, caplog, monkeypatch
+):
+    left = Checkpoints(tmp_path).begin(10, 0)
+    names = [f"rank-{rank}.safetensors" for rank in range(3)]
+    for name in names:
+        (left / name).write_bytes(b"much")
+    unlink = os.unlink
+
+    def refuses(path):
+        if str(path).endswith(names[1]):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuses)
+    assert Checkpoints(tmp_path).sweep() == [] and "left behind" in caplog.text
+    assert [path.name for path in left.iterdir()] == [names[1]]
+
+
 def test_a_leftover_with_somebodys_file_stays(tmp_path, caplog):
     left = Checkpoints(tmp_path).begin(10, 0)
     (left / "thesis.txt").write_text("mine")

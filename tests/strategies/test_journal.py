@@ -277,14 +277,18 @@ def test_a_journal_whose_folder_was_moved_grows_on(tmp_path, caplog):
     back.close()
 
 
-def test_older_files_that_cannot_be_removed_are_told(tmp_path, caplog):
+def test_older_files_that_cannot_be_removed_are_told_and_the_others_removed(tmp_path, caplog):
+    """Each later state stayed, and each journal, which are as large as the parameters."""
     journal = Journal(tmp_path)
     list(journal.recover()[1])
+    journal.save({}, {})
     (tmp_path / "state-0").mkdir()
     journal.shorten({}, {})
     journal.close()
     (said,) = caplog.messages
     assert "/state-0, byte 0: cannot be tidied up: Is a directory" in said and "take room" in said
+    there = sorted(path.name for path in tmp_path.iterdir())
+    assert there == ["journal-2", "state-0", "state-2"]
 
 
 @pytest.mark.parametrize("name", ["journal-1", "state-0"])
