@@ -323,8 +323,8 @@ def _link_from_json(
         size = number(at["size"], int, 1, MAX_SIZE)
         shape = _shape_from_json(at).get("extents") or (size,)
         source = later(str(at["name"]), place, shape)
-    if (told := found.get("tied")) is not None:
-        tie = Tied(network.layers[told["layer"]], told["transposed"], told["input"])
+    if (tied := found.get("tied")) is not None:
+        tie = Tied(network.layers[tied["layer"]], tied["transposed"], tied["input"])
         connection, edges = tie, tie.at(source.shape, weight).edges
     elif "windows" in found:
         fields = {k: tuple(v) if isinstance(v, list) else v for k, v in found["windows"].items()}

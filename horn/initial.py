@@ -276,9 +276,9 @@ def _check_synapses(
                 continue
             if there.windows is not None and here.windows is not None:
                 raise ModelError(
-                    f"Job: initial: {link.weight} is of {_told(there.windows)} there and of "
-                    f"{_told(here.windows)} in this network, so its numbers are of other synapses; "
-                    "give that layer another name, and it is drawn from the seed"
+                    f"Job: initial: {link.weight} is of {_in_words(there.windows)} there and of "
+                    f"{_in_words(here.windows)} in this network, so its numbers are of other "
+                    "synapses; give that layer another name, and it is drawn from the seed"
                 )
             raise ModelError(
                 f"Job: initial: the sparse connections of {link.weight} are others than in this "
@@ -291,11 +291,11 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _told(windows: Any) -> str:
+def _in_words(windows: Any) -> str:
     """The windows in words, as "Local(channels=4, kernel=3) over (8, 8, 1)"."""
-    name, below, told = windows
+    name, below, settings = windows
     defaults = {"stride": 1, "padding": "valid", "dilation": 1}
-    said = ", ".join(f"{k}={v!r}" for k, v in told.items() if defaults.get(k) != v)
+    said = ", ".join(f"{k}={v!r}" for k, v in settings.items() if defaults.get(k) != v)
     return f"{name}({said}) over {below}"
 
 

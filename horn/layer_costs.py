@@ -93,10 +93,10 @@ def _through(
     if link["connection"] == "OneToOne":
         return below
     turned ^= link["connection"] == "TransposedConvolution"
-    told = link.get("windows")
-    if not told or "kernel" not in told or not below:
+    windows = link.get("windows")
+    if not windows or "kernel" not in windows or not below:
         return ()
-    sizes = (_each(told, name, len(below)) for name in ("kernel", "stride", "dilation"))
+    sizes = (_each(windows, name, len(below)) for name in ("kernel", "stride", "dilation"))
     if turned:  # each position hears the positions whose windows it is in
         return tuple(
             _Sight(s.reach + (kernel - 1) * apart // step * s.jump, max(s.jump // step, 1))
@@ -111,8 +111,8 @@ def _through(
 def _synapses(layer: Mapping[str, Any], below: Mapping[str, Any], link: Mapping[str, Any]) -> int:
     if link["connection"] in ("OneToOne", "Part"):
         return int(layer["size"])
-    told = link.get("windows")
-    if not told or "kernel" not in told:
+    windows = link.get("windows")
+    if not windows or "kernel" not in windows:
         return int(link.get("synapses") or layer["size"] * below["size"])
     if link["connection"] == "TransposedConvolution":  # the maps look, in as many windows
         layer, below = below, layer
@@ -122,38 +122,38 @@ def _synapses(layer: Mapping[str, Any], below: Mapping[str, Any], link: Mapping[
     for size, out, kernel, step, apart, before in zip(
         space,
         layer["shape"],
-        *(_each(told, name, n) for name in ("kernel", "stride", "dilation")),
-        _before(told, space, layer["shape"]),
+        *(_each(windows, name, n) for name in ("kernel", "stride", "dilation")),
+        _before(windows, space, layer["shape"]),
         strict=False,
     ):
         first = (p * step - before for p in range(out))
         taps *= sum(0 <= at + k * apart < size for at in first for k in range(kernel))
     maps = int(layer["shape"][-1])
     if link["connection"] == "Window":  # its own channel and the existing neighbours
-        reach = int(told["channels"]) // 2
+        reach = int(windows["channels"]) // 2
         return taps * sum(
             min(c + reach, channels - 1) - max(c - reach, 0) + 1 for c in range(channels)
         )
-    return taps * maps * (channels // int(told.get("groups", 1)))
+    return taps * maps * (channels // int(windows.get("groups", 1)))
 
 
-def _before(told: Mapping[str, Any], space: Sequence[int], shape: Sequence[int]) -> list[int]:
+def _before(windows: Mapping[str, Any], space: Sequence[int], shape: Sequence[int]) -> list[int]:
     """The number of positions of the first window outside the layer, by dimension."""
-    n, padding = len(space), told["padding"]
+    n, padding = len(space), windows["padding"]
     if padding == "valid":
         return [0] * n
     if padding != "same":
         each = padding if isinstance(padding, (list, tuple)) else [padding] * n
         return [int(ends[0] if isinstance(ends, (list, tuple)) else ends) for ends in each]
-    sizes = (_each(told, name, n) for name in ("kernel", "stride", "dilation"))
+    sizes = (_each(windows, name, n) for name in ("kernel", "stride", "dilation"))
     return [
         max((out - 1) * step + (kernel - 1) * apart + 1 - size, 0) // 2
         for size, out, kernel, step, apart in zip(space, shape, *sizes, strict=False)
     ]
 
 
-def _each(told: Mapping[str, Any], name: str, n: int) -> list[int]:
-    value = told[name]
+def _each(windows: Mapping[str, Any], name: str, n: int) -> list[int]:
+    value = windows[name]
     return [int(value)] * n if isinstance(value, (int, float)) else [int(v) for v in value]
 
 

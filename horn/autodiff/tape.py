@@ -144,25 +144,25 @@ class Traced:
         return getattr(operator, name)(*plain) if hasattr(operator, name) else make(name, *plain)
 
     def __bool__(self) -> bool:
-        return bool(told(self.value != 0.0, self))  # Python accepts only a bool here
+        return bool(reported(self.value != 0.0, self))  # Python accepts only a bool here
 
     def __lt__(self, other: Any) -> bool:
-        return told(self.value < number(other), self, other)
+        return reported(self.value < number(other), self, other)
 
     def __le__(self, other: Any) -> bool:
-        return told(self.value <= number(other), self, other)
+        return reported(self.value <= number(other), self, other)
 
     def __gt__(self, other: Any) -> bool:
-        return told(self.value > number(other), self, other)
+        return reported(self.value > number(other), self, other)
 
     def __ge__(self, other: Any) -> bool:
-        return told(self.value >= number(other), self, other)
+        return reported(self.value >= number(other), self, other)
 
     def __eq__(self, other: object) -> bool:
-        return is_number(other) and told(self.value == number(other), self, other)
+        return is_number(other) and reported(self.value == number(other), self, other)
 
     def __ne__(self, other: object) -> bool:
-        return not is_number(other) or told(self.value != number(other), self, other)
+        return not is_number(other) or reported(self.value != number(other), self, other)
 
     # Reductions of an interlayer or a loss over all neurons of the layer.
 
@@ -290,7 +290,7 @@ def foremost(of: Callable[..., Any], values: Sequence[Any]) -> int:
     return next(lost, found)
 
 
-def told(outcome: bool, *operands: Any) -> bool:
+def reported(outcome: bool, *operands: Any) -> bool:
     """Report a comparison to the listener, and return the outcome that it chooses."""
     listener = _listener.get()
     return outcome if listener is None else listener(outcome, operands)

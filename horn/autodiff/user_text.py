@@ -93,7 +93,7 @@ def error_of(raised: BaseException, more: str = "") -> CompileError:
 
 
 @contextmanager
-def told(more: str = "", function: Any = None) -> Iterator[None]:
+def as_compile_errors(more: str = "", function: Any = None) -> Iterator[None]:
     """Raise what the user's own Python raises as a CompileError at its line, and ``more``; at the
     ``def`` of the function where it could not even be called.
     """

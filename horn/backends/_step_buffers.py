@@ -102,7 +102,7 @@ class StepBuffer:
         """The last of ``n_steps`` steps, as many as there are before the first one."""
         return self._steps(n_steps, self.first, n)
 
-    def told(self, n: int) -> Array:
+    def at_start(self, n: int) -> Array:
         """The first steps, as many as there are behind the last one."""
         return self._steps(self.first, self.after, n)
 

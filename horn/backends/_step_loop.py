@@ -199,8 +199,8 @@ class StepLoop:
         for first, begun in zip(reversed(firsts), reversed(begun_all), strict=True):
             # The gradients of the part behind, which had other steps.
             for span, n in zip(spans, rows, strict=True):
-                told = 0.0 if first == firsts[-1] else span.told(n).copy()
-                span.behind(n, min(self.memory.steps, steps - first))[...] = told
+                gradient = 0.0 if first == firsts[-1] else span.at_start(n).copy()
+                span.behind(n, min(self.memory.steps, steps - first))[...] = gradient
             self._enter(first, min(self.memory.steps, steps - first))
             for kept, span, n in zip(begun, spans, rows, strict=True):
                 span.before(n)[...] = kept[: span.first * n]

@@ -48,8 +48,8 @@ def _draw(model: str, layer: str | None, path: str) -> None:
             source = layers[link["source"]]
             shape = tuple(source.get("shape", ())) or (source["size"],)
             own: Edges | None = None
-            if (told := link.get("windows")) is not None:
-                words = {k: tuple(v) if isinstance(v, list) else v for k, v in told.items()}
+            if (windows := link.get("windows")) is not None:
+                words = {k: tuple(v) if isinstance(v, list) else v for k, v in windows.items()}
                 own = PLACED[link["connection"]](**words).at(shape, each["name"]).edges
             elif link["sparse"]:
                 own = edges_in_file(link, arrays, source["size"], each["size"])
@@ -57,7 +57,7 @@ def _draw(model: str, layer: str | None, path: str) -> None:
                 if name == link["weight"] or name.startswith(link["weight"] + "."):
                     names.setdefault(each["name"], []).append(name)
                     below[name] = shape
-                    is_window = own is not None and own.is_shared and told is not None
+                    is_window = own is not None and own.is_shared and windows is not None
                     edges[name] = None if is_window else own
     plot.draw(arrays, names, below, edges, layer, path)
 

@@ -201,12 +201,12 @@ class Backward:
 
     def of_output(self, code: LayerCode) -> Node | None:
         """The gradient of the output: from the loss, and from its delayed receivers."""
-        told = self.from_receivers(code)
-        if told is not None and code.interlayer is not None:
-            told = self.messages.through_interlayer(code, told, "late")
-        if told is None or code.upstream is None:
-            return code.upstream if told is None else told
-        return ir.add(code.upstream, told)
+        returned = self.from_receivers(code)
+        if returned is not None and code.interlayer is not None:
+            returned = self.messages.through_interlayer(code, returned, "late")
+        if returned is None or code.upstream is None:
+            return code.upstream if returned is None else returned
+        return ir.add(code.upstream, returned)
 
     def from_receivers(self, code: LayerCode) -> Node | None:
         """d loss / d output: the sum of m.gradient over the outgoing synapses. None if no gradient

@@ -251,9 +251,9 @@ class Builder:
                 before = load(start, "b" + letters)
                 begins = make(Op.GT, Scalar("begins"), ZERO)
                 value = select(begins, load(array, letters), before)
-                told = storage.told(frame, "b" + letters)
+                explicit = storage.explicit_letters(frame, "b" + letters)
                 with storage.at("first"):
-                    storage.loop(frame, [Output(start, value, letters=told)])
+                    storage.loop(frame, [Output(start, value, letters=explicit)])
                 self.messages.traces[array] = StepTrace(frame, letters, before, now)
 
     def assign_traces(self, code: LayerCode) -> None:
@@ -274,8 +274,8 @@ class Builder:
                 )
                 if (valid := self.storage.valid) is not None:  # behind the end nothing changes
                     value = select(make(Op.NE, valid, ZERO), value, trace.before)
-                told = self.storage.told(trace.frame, "b" + trace.letters)
-                outputs.append(Output(trace.now, value, letters=told))
+                explicit = self.storage.explicit_letters(trace.frame, "b" + trace.letters)
+                outputs.append(Output(trace.now, value, letters=explicit))
             self.storage.loop(Frame(layer.index, position), outputs)
 
     def kept(self, layer: Layer, value: Node) -> Node:

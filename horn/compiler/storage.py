@@ -111,9 +111,9 @@ class Storage:
     def link(self, frame: Frame) -> Link | ErrorLink:
         return link_of(self.network, frame)
 
-    def told(self, frame: Frame, letters: str) -> str:
-        """The letters of an output where its axes are ambiguous: in a layer that hears itself, o
-        and i are the same neurons.
+    def explicit_letters(self, frame: Frame, letters: str) -> str:
+        """``Output.letters``: where axes are ambiguous, as in a layer that hears itself o and i are
+        the same neurons; else "".
         """
         if frame.link is None or frame.link == ERRORS or frame.shared:
             return ""
@@ -226,7 +226,7 @@ class Storage:
             return node
 
         def fill(name: str) -> None:
-            self.loop(frame, [Output(name, node, letters=self.told(frame, letters))])
+            self.loop(frame, [Output(name, node, letters=self.explicit_letters(frame, letters))])
 
         return self.once((frame, letters, node), frame, letters, stem, fill)
 
@@ -511,7 +511,7 @@ class Storage:
         rest = node.axes.replace(axis, "")
 
         def fill(name: str) -> None:
-            self.loop(frame, [Output(name, node, axis, monoid, self.told(frame, rest))])
+            self.loop(frame, [Output(name, node, axis, monoid, self.explicit_letters(frame, rest))])
 
         return self.once((frame, f"{monoid} {axis}", node), frame, rest, stem, fill)
 

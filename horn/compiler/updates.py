@@ -99,12 +99,13 @@ class Updates:
             if node is None:
                 continue
             frame, letters = Frame(layer.index, position), "bo" if position is None else "boi"
-            axes, told = self.storage.axes_of(frame, letters), self.storage.told(frame, letters)
+            axes = self.storage.axes_of(frame, letters)
+            explicit = self.storage.explicit_letters(frame, letters)
             pushed = self.storage.buffer(self.storage.fresh(f"{array}.pushed"), axes, "carried")
             with self.storage.at("first"):
-                self.storage.loop(frame, [Output(pushed, ZERO, letters=told)])
+                self.storage.loop(frame, [Output(pushed, ZERO, letters=explicit)])
             value = load(pushed, letters) + node
-            self.storage.loop(frame, [Output(pushed, value, letters=told)])
+            self.storage.loop(frame, [Output(pushed, value, letters=explicit)])
             self.gathered[layer.index, position, name] = load(pushed, letters)
 
     def sum_gathered(self) -> None:
@@ -396,7 +397,7 @@ class Updates:
             self.storage.loop(
                 frame,
                 [
-                    Output(buffer, value, letters=self.storage.told(frame, letters))
+                    Output(buffer, value, letters=self.storage.explicit_letters(frame, letters))
                     for buffer, _, value in results
                 ],
                 scatter,
@@ -470,8 +471,8 @@ class Updates:
                 continue
             node = load(of_step.now, "b" + of_step.letters)
             mean = self.mean(node, of_step.frame, f"{kept.name}.sum")
-            told = self.storage.told(of_step.frame, of_step.letters)
-            self.storage.loop(of_step.frame, [Output(kept.name, mean, letters=told)])
+            explicit = self.storage.explicit_letters(of_step.frame, of_step.letters)
+            self.storage.loop(of_step.frame, [Output(kept.name, mean, letters=explicit)])
 
 
 def _loads(root: Node) -> set[str]:

@@ -266,10 +266,10 @@ class Engine:
                         if index in before
                         else passes.judge(self._losses[index], layers[index], target)
                     )
-                    told = number(judged) / (n_steps if layer.each_step else 1.0)
-                    total += told * layer.loss_weight
+                    part = number(judged) / (n_steps if layer.each_step else 1.0)
+                    total += part * layer.loss_weight
                     if each is not None:
-                        each[index] += told
+                        each[index] += part
             if answered is not None and data.y is not None:
                 outputs = np.array([self._answer(steps)])
                 own = None if lengths is None else lengths[row : row + 1]
@@ -658,12 +658,12 @@ class Engine:
                     g = optimizer.of_derived(g, lr)
                 return (optimizer.prepared(g, w if name in weights else None),)
 
-            with user_text.told(_REMEDY):
+            with user_text.as_compile_errors(_REMEDY):
                 (g,) = elementwise.apply(prepared, g, w)
             gradients[name] = np.where(batch.sits_out[name], 0.0, g)
         if optimizer.clip_norm is not None:
             norm = float(np.sqrt(sum(float(np.sum(g * g)) for g in gradients.values())))
-            with user_text.told():
+            with user_text.as_compile_errors():
                 factor = optimizer.clip_factor(norm)
             gradients = {name: g * factor for name, g in gradients.items()}
         self._updates += 1
@@ -676,7 +676,7 @@ class Engine:
                 new, memory = formulas.updated(optimizer, w, g, before, lr, self._updates)
                 return (new, *(memory[slot] for slot in optimizer.slots))
 
-            with user_text.told(_REMEDY):
+            with user_text.as_compile_errors(_REMEDY):
                 new = elementwise.apply(updated, g, *old)
             self._arrays[name], *after = (
                 np.where(batch.sits_out[name], x, y).astype(self.dtype)

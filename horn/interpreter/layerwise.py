@@ -88,7 +88,7 @@ class _Layer:
     def hear(self, f: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run f for every neuron, to its end or to its question."""
         found: list[Any] = []
-        with user_text.told(function=f):
+        with user_text.as_compile_errors(function=f):
             for row in rows:
                 self.turn = 0
                 try:

@@ -197,8 +197,8 @@ _making = threading.Lock()
 
 
 def _intern(op: Op, args: tuple[Node, ...], axes: str, value: Any) -> Node:
-    told = repr(value) if isinstance(value, float) else value  # 0.0 is not -0.0
-    key = (op, tuple(map(id, args)), axes, told, type(value))
+    told_apart = repr(value) if isinstance(value, float) else value  # 0.0 is not -0.0
+    key = (op, tuple(map(id, args)), axes, told_apart, type(value))
     node = _nodes.get(key)
     if node is None:
         node = Node.__new__(Node)

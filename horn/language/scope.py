@@ -189,26 +189,27 @@ class Scope:
     def branch(
         self,
         c: Node,
-        then: Callable[[], Any],
-        other: Callable[[], Any],
+        if_true: Callable[[], Any],
+        if_false: Callable[[], Any],
         node: ast.AST,
         opposite: bool = False,
-    ) -> Any:
-        """Run both sides of a condition and merge their effects; return their values, too.
+    ) -> tuple[Any, Any]:
+        """Run both sides of a condition and merge their effects; return the value of the side where
+        it is true, and that of the other. Of a constant one side alone runs, and has a value.
 
         opposite : ``c`` is the negation of the condition written at ``node``.
         """
         if c.op is Op.CONST:
-            return then() if c.value else other()
+            return (if_true(), None) if c.value else (None, if_false())
         if c.op is Op.NOT:  # one form of each condition, so that paths can be compared
-            result = self.branch(c.args[0], other, then, node, not opposite)
-            return result[::-1] if isinstance(result, tuple) else result
+            when_false, when_true = self.branch(c.args[0], if_false, if_true, node, not opposite)
+            return when_true, when_false
         before, path = self.frame, self.path
         self.frame, self.path = before.copy(), (*path, (c, True))
-        a = then()
+        when_true = if_true()
         yes = self.joined()
         self.frame, self.path = before.copy(), (*path, (c, False))
-        b = other()
+        when_false = if_false()
         no = self.joined()
         self.frame, self.path = before, path
         # The statements that follow run once: for the paths that have not returned.
@@ -221,7 +222,7 @@ class Scope:
             self.merge(c, yes, no, node, opposite)
         self.frame.exits = [*before.exits, *left]
         self.path = (*path, *((x.condition, not x.holds) for x in left))
-        return a, b
+        return when_true, when_false
 
     def joined(self) -> CallFrame:
         """The frame; after a return with its other exits merged into it."""

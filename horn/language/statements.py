@@ -47,10 +47,10 @@ class Statements:
                 return
             if isinstance(statement, ast.If):
                 c = self.expressions.condition(statement.test)
-                then, other = (
+                if_true, if_false = (
                     partial(self.block, side) for side in (statement.body, statement.orelse)
                 )
-                self.scope.branch(c, then, other, statement)
+                self.scope.branch(c, if_true, if_false, statement)
             elif isinstance(statement, ast.For):
                 self.for_each(statement)
             else:

@@ -61,7 +61,7 @@ class TaskCheckpoints:
         return due.stop and self._is_settled(due)
 
     def _hear(self, iteration: int) -> None:
-        said = self.line.told()
+        said = self.line.next_message()
         if self.other is None or not self.other(said):
             self.take(said, iteration)
 

@@ -352,7 +352,7 @@ class ControlChannel:
                 os.close(fd)
             raise ProtocolError(f"control message: {error}") from error
 
-    def told(self) -> ControlMessage:
+    def next_message(self) -> ControlMessage:
         """The next message to a task, after ``wait``. Raises SystemExit: the parent has gone."""
         found = self.receive(1.0)
         if found is None:

@@ -97,7 +97,7 @@ class Decisions:
                 if not self.is_joined:  # its parent expects heartbeats
                     self.line.send(Heartbeat())
                 continue
-            said = self.line.told()
+            said = self.line.next_message()
             if not self.hear(said):
                 self.take(said, iteration)
         decision = self._heard.pop(key)

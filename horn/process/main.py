@@ -297,7 +297,7 @@ class TaskProcess:
     def _is_leaving(self) -> bool:
         """Whether the parent has said that this group is to leave."""
         while self.line.wait(0.0):
-            said = self.line.told()
+            said = self.line.next_message()
             if self.decisions is None or not self.decisions.hear(said):
                 self._take(said)
         return self.leaves
@@ -377,7 +377,7 @@ class TaskProcess:
                     if not isinstance(at, slice):
                         arrays[f"{kind}/{name}@{axis}"] = np.ascontiguousarray(at, np.int64)
             specs = memory.add(arrays, "share")
-            told = []
+            described = []
             for kind, name, array in parts:
                 key, dtype = f"{kind}/{name}", array.dtype.str
                 places = tuple(
@@ -387,8 +387,8 @@ class TaskProcess:
                     for axis, at in enumerate(engine.places(name))
                 )
                 offset = specs[key].offset
-                told.append(control.ArrayPart(kind, name, dtype, array.shape, offset, places))
-            self.line.send(control.ArrayShare(tuple(told)), memory.descriptors)
+                described.append(control.ArrayPart(kind, name, dtype, array.shape, offset, places))
+            self.line.send(control.ArrayShare(tuple(described)), memory.descriptors)
         finally:
             memory.close()
 

@@ -41,10 +41,10 @@ def new_segment(size: int) -> int:
     return fd
 
 
-def check_segment(fd: int, told: int, size: int, where: str) -> None:
+def check_segment(fd: int, announced: int, size: int, where: str) -> None:
     """Check that a segment has this size, as announced, and that it is sealed."""
     real, seals = os.fstat(fd).st_size, fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    if not told == real == size or seals & SEALS != SEALS:
+    if not announced == real == size or seals & SEALS != SEALS:
         raise BadFrame(where, f"{real} bytes, seals {seals:#x}", f"{size}, sealed")
 
 
