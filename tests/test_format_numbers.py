@@ -100,7 +100,7 @@ def of_state(_: Path) -> list[str]:
 KNOWN: list[tuple[Any, Callable[[Path], list[str]], int, str]] = [
     (modelfile, of_model_file, 4, "7c874a5d74522004"),
     (submission, of_job, 3, "1338faa161517d64"),
-    (journals, of_journals, 3, "067ff1162094b12d"),
+    (journals, of_journals, 4, "38c7d4664419f8f5"),
     (server_state, of_state, 4, "b1f66e948f997026"),
 ]
 

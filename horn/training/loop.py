@@ -146,8 +146,9 @@ class TrainingLoop:
     def sums(self) -> EpochSums:
         """What the epoch comes to so far, for ``skip_to``."""
         own, seconds = self.own, perf_counter() - self.begun + self.earlier_s
+        n_known = self.done - self.unseen
         return EpochSums(
-            self.iteration, self.done, self.total, float(own.total), own.samples, seconds
+            self.iteration, n_known, self.total, float(own.total), own.samples, seconds
         )
 
     def skip_to(self, iteration: int, journal: LossJournal | None = None) -> None:

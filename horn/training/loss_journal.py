@@ -19,9 +19,9 @@ N_KEPT = 1 << 15  # updates; a group goes back by a few pushes. 1.6 MB
 
 @dataclass(frozen=True)
 class EpochSums:
-    """An epoch after ``iteration`` updates of the training: ``done`` samples, ``total`` the sum of
-    their losses, own_total that of the own_samples that were the group's. seconds : since the run
-    began.
+    """An epoch after ``iteration`` updates of the training: ``done`` samples with known losses,
+    ``total`` the sum of these, own_total that of the own_samples that were the group's. seconds :
+    since the run began.
     """
 
     iteration: int

@@ -31,9 +31,16 @@ def job(seed: int = 0, n: int = 10, **settings: Any) -> horn.Job:
     return horn.Job(net, (x, np.arange(n) % 2), **{"batch_size": 4, "epochs": 1, **settings})
 
 
-def test_a_run_whose_folder_cannot_be_written_any_more_goes_on(tmp_path: Path, caplog: Any):
+@pytest.fixture
+def mine() -> dict[str, Any]:
+    return identity(job(), "downpour")
+
+
+def test_a_run_whose_folder_cannot_be_written_any_more_goes_on(
+    mine: dict[str, Any], tmp_path: Path, caplog: Any
+):
     """It ended, and its model was gone."""
-    kept = JournalFolder(tmp_path / "c", {}, resume=False)
+    kept = JournalFolder(tmp_path / "c", mine, resume=False)
     (tmp_path / "c").rename(tmp_path / "there")
     (tmp_path / "c").write_text("")
     kept.keep([{"epoch": 1}])
@@ -42,23 +49,102 @@ def test_a_run_whose_folder_cannot_be_written_any_more_goes_on(tmp_path: Path, c
     assert said.startswith("history of the run not kept, which goes on") and str(tmp_path) in said
     (tmp_path / "c").unlink()
     kept.keep([{"epoch": 1}, {"epoch": 2}, {"epoch": 3}])
-    assert len(json.loads((tmp_path / "c" / "servers" / "run.json").read_text())["rows"]) == 3
+    assert len(JournalFolder(tmp_path / "c", mine, resume=True).rows) == 3
 
 
 def test_a_history_that_met_a_full_disk_is_written_once_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Only another epoch was; there may be none."""
 
     def full(*_: Any) -> None:
         raise CheckpointError("run.new", "cannot be written: No space left on device")
 
-    kept, rows = JournalFolder(tmp_path, {}, resume=False), [{"epoch": 1}, {"epoch": 2}]
+    kept, rows = JournalFolder(tmp_path, mine, resume=False), [{"epoch": 1}, {"epoch": 2}]
     with monkeypatch.context() as changed:
         changed.setattr("horn.checkpoint.disk.create", full)
+        changed.setattr(os, "write", lambda descriptor, line: 3)  # and then there is no room
         kept.keep(rows)
     kept.keep(rows)
-    assert json.loads((tmp_path / "servers" / "run.json").read_text())["rows"] == rows
+    assert JournalFolder(tmp_path, mine, resume=True).rows == rows
+
+
+def test_what_an_epoch_writes_does_not_grow_with_the_epochs_before_it(
+    mine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """All of the history was written: after 10,000 epochs it took longer than many of them."""
+    write, n_bytes = os.write, 0
+
+    def counted(descriptor: int, data: Any) -> int:
+        nonlocal n_bytes
+        n_bytes += len(data)
+        return write(descriptor, data)
+
+    kept = JournalFolder(tmp_path, mine, resume=False)
+    monkeypatch.setattr(os, "write", counted)
+    rows, each = [], list[int]()
+    for epoch in range(1, 401):
+        rows.append({"epoch": epoch, "iteration": 3 * epoch, "loss": 1 / epoch})
+        before = n_bytes
+        kept.keep(rows, [{"group": 0, "epoch": epoch + 1}])
+        each.append(n_bytes - before)
+    assert max(each) < 200
+    found = JournalFolder(tmp_path, mine, resume=True)
+    assert (found.rows, found.incomplete) == (rows, [{"group": 0, "epoch": 401}])
+    assert not (found.path / "history").exists()  # run.json has all of it again
+
+
+def test_lines_of_the_history_are_in_the_file_of_the_run_once_they_are_longer_than_it(
+    mine: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Reports of many groups on an epoch are each written with those before it."""
+    monkeypatch.setattr("horn.training.journals.LEAST_BYTES", 500)
+    kept = JournalFolder(tmp_path, mine, resume=False)
+    most_bytes = 3 * (kept.path / "run.json").stat().st_size
+    for n in range(100):
+        kept.keep([{"epoch": 1}], [{"group": n, "epoch": 2}])
+        size = sum(path.stat().st_size for path in kept.path.iterdir())
+        assert size < most_bytes, n
+    found = JournalFolder(tmp_path, mine, resume=True)
+    assert (found.rows, found.incomplete) == ([{"epoch": 1}], [{"group": 99, "epoch": 2}])
+
+
+def test_a_column_that_a_callback_adds_to_a_row_that_is_kept_is_kept_as_well(
+    mine: dict[str, Any], tmp_path: Path
+):
+    kept, rows = JournalFolder(tmp_path, mine, resume=False), [{"epoch": 1}, {"epoch": 2}]
+    kept.keep(rows)
+    kept.keep([rows[0], {"epoch": 2, "mine": 3.5}])
+    assert JournalFolder(tmp_path, mine, resume=True).rows == [
+        {"epoch": 1},
+        {"epoch": 2, "mine": 3.5},
+    ]
+
+
+def test_a_run_that_is_killed_as_it_writes_the_history_goes_on_with_all_before(
+    mine: dict[str, Any], tmp_path: Path
+):
+    kept = JournalFolder(tmp_path, mine, resume=False)
+    kept.keep([{"epoch": 1}])
+    file = kept.path / "history"
+    line = file.read_bytes()
+    kept.keep([{"epoch": 1}, {"epoch": 2}])
+    file.write_bytes(file.read_bytes()[:-5])  # killed within the last line
+    found = JournalFolder(tmp_path, mine, resume=True)
+    assert found.rows == [{"epoch": 1}]
+    found.keep([{"epoch": 1}, {"epoch": 3}])
+    found.take_over()
+    found.placement(lambda: Placement({}, {}))  # run.json has it,
+    file.write_bytes(line)  # and the lines of before are still there: killed before that
+    assert JournalFolder(tmp_path, mine, resume=True).rows == [{"epoch": 1}, {"epoch": 3}]
+
+
+@pytest.mark.parametrize("line", ["{", "3", "{}", '{"after": 1, "at": 0, "rows": 3, "told": []}'])
+def test_a_damaged_line_of_the_history_is_refused(line: str, mine: dict[str, Any], tmp_path: Path):
+    kept = JournalFolder(tmp_path, mine, resume=False)
+    (kept.path / "history").write_text(line + "\n")
+    with pytest.raises(CheckpointError, match="history: cannot be read: "):
+        JournalFolder(tmp_path, mine, resume=True)
 
 
 @pytest.mark.cluster
@@ -93,7 +179,14 @@ def test_a_run_without_servers_does_not_begin_in_the_folder_of_one_with(tmp_path
 
 @pytest.mark.parametrize(
     "change",
-    [{"identity": None}, {"rows": [3]}, {"told": 3}, {"n_starts": "x"}, {"n_starts": -1}],
+    [
+        {"identity": None},
+        {"rows": [3]},
+        {"told": 3},
+        {"n_starts": "x"},
+        {"n_starts": -1},
+        {"n_written": "x"},
+    ],
 )
 def test_an_odd_file_of_the_run_is_refused(change: dict[str, Any], tmp_path: Path):
     JournalFolder(tmp_path, {}, resume=False)
@@ -113,14 +206,16 @@ def test_a_folder_of_another_format_is_refused_with_what_to_do_and_one_of_before
     JournalFolder(tmp_path, mine, resume=False)
     file = tmp_path / "servers" / "run.json"
     whole = json.loads(file.read_text())
-    for form in (0, 4, "2", None):
+    for form in (0, 5, "2", None):
         file.write_text(json.dumps(whole | {"format": form}))
-        with pytest.raises(CheckpointError, match="reads formats 1 to 3; resume it with the horn"):
+        with pytest.raises(CheckpointError, match="reads formats 1 to 4; resume it with the horn"):
             JournalFolder(tmp_path, mine, resume=True)
-    for form in (1, 2):
-        file.write_text(json.dumps(whole | {"format": form}))
-        JournalFolder(tmp_path, mine, resume=True)
-        assert json.loads(file.read_text())["format"] == 3, "a horn of before refuses it now"
+    rows = [{"epoch": 1, "iteration": 3}]
+    before = {key: value for key, value in whole.items() if key != "n_written"} | {"rows": rows}
+    for form in (1, 2, 3):
+        file.write_text(json.dumps(before | {"format": form}))
+        assert JournalFolder(tmp_path, mine, resume=True).rows == rows
+        assert json.loads(file.read_text())["format"] == 4, "a horn of before refuses it now"
 
 
 def test_the_file_of_the_run_is_on_the_disk_before_it_has_its_name(
@@ -143,10 +238,6 @@ def test_the_file_of_the_run_is_on_the_disk_before_it_has_its_name(
     made = JournalFolder(tmp_path, {}, resume=False)
     new, servers, above = names
     assert done == [above, new, "renamed", servers]
-    done.clear()
-    made.keep([{"epoch": 1, "iteration": 3}])
-    assert done == [new, "renamed", servers]
-    assert len(json.loads((made.path / "run.json").read_text())["rows"]) == 1
     assert [path.name for path in made.path.iterdir()] == ["run.json"]
 
 

@@ -82,6 +82,33 @@ def test_a_group_that_comes_back_has_the_loss_of_its_whole_epoch(
     assert row["iteration"] == whole["iteration"] == 39 and row["seconds"] >= 100.0
 
 
+def test_a_group_that_comes_back_twice_in_an_epoch_counts_what_is_unknown_only_once(tmp_path: Path):
+    """On another host its first batches are unknown; killed there, it took their losses for 0."""
+    net = horn.Network(seed=7)
+    net.input(64)
+    net.output(10, activation="softmax", loss="cross_entropy")
+    job = horn.Job(net, horn.data.digits(), epochs=1, batch_size=100)
+    engine = make("kernels", Setup(net, job.optimizer, job.target, 100, job.dtype))
+    engine.bind(job.data)
+    engine.step = lambda rows, iteration, first_sample: float(iteration + 1)
+    journal, rows = LossJournal(tmp_path / "losses-0"), []
+    for first, last in ((15, 20), (20, 39)):
+
+        class Keeping(LoopControl):
+            def after_update(self, epoch: int, iteration: int, loss: float) -> bool:
+                if iteration <= last:  # noqa: B023
+                    journal.keep(loop.sums())  # noqa: B023
+                return False
+
+        loop = TrainingLoop(job, engine, Progress(), perf_counter(), control=Keeping())
+        loop.skip_to(first, journal)
+        loop.run()
+        rows += loop.history
+    journal.close()
+    n = len(job.data) - 1500
+    assert [row["loss"] for row in rows] == [(sum(range(16, 39)) * 100 + 39 * (n - 2300)) / n] * 2
+
+
 def test_a_file_that_cannot_be_opened_is_said(tmp_path: Path):
     (tmp_path / "servers").write_text("")
     with pytest.raises(JournalError, match="losses-0, byte 0: cannot be opened: .*; make room"):
