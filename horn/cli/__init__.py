@@ -40,6 +40,16 @@ class Commands(click.Group):
         command: click.Command = importlib.import_module(f"horn.cli.{name}").command
         return command
 
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(context, args)
+        except click.NoSuchOption as error:
+            name, known = error.option_name, self.list_commands(context)
+            command = next((word for word in args if word in known), "COMMAND")
+            text = f"No such option {name!r} of horn itself; those of a command go after its name"
+            text += f", as in  horn {command} {name}"
+            raise click.NoSuchOption(name, text, ctx=context) from None
+
     def resolve_command(self, context: click.Context, args: list[str]) -> Any:
         known = self.list_commands(context)
         if args[0] == "help":
@@ -64,7 +74,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="horn-bsp", prog_name="horn")
+@click.version_option(None, "-V", "--version", package_name="horn-bsp", prog_name="horn")
 def horn() -> None:
     """Write one neuron in plain Python, train networks of it at the speed of matrix code.
 

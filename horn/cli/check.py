@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from horn.cli._target import TargetCommand
+
 if TYPE_CHECKING:
     from horn.check import LayerCheck
 
 
-@click.command(short_help="Compare backwards with finite differences.",
+@click.command(cls=TargetCommand, short_help="Compare backwards with finite differences.",
               context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

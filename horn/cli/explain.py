@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from horn.cli._target import TargetCommand
+
 if TYPE_CHECKING:
     from horn.readable import ReadableStatement
 
 
-@click.command(
-    short_help="The program that neurons become.", context_settings={"show_default": True}
-)
+@click.command(cls=TargetCommand, short_help="The program that neurons become.",
+              context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--layer", metavar="NAME", help="Of this layer only.")

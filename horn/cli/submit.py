@@ -10,6 +10,7 @@ import click
 
 from horn import defaults, registry
 from horn.cli import _cluster, _plan
+from horn.cli._target import TargetCommand
 from horn.process.exits import outlive_reader
 
 if TYPE_CHECKING:
@@ -31,23 +32,7 @@ def _transport(context: click.Context, parameter: click.Parameter, name: str) ->
     return name
 
 
-class _Submit(click.Command):
-    """Answers --epochs with --set."""
-
-    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(context, args)
-        except click.NoSuchOption as error:
-            from horn.settings import key_like
-
-            key = key_like(error.option_name)
-            if not key:
-                raise
-            text = f"No such option {error.option_name!r}; write  --set {key}=VALUE"
-            raise click.NoSuchOption(error.option_name, text, ctx=context) from None
-
-
-@click.command(cls=_Submit, short_help="Train a job and save its model.",
+@click.command(cls=TargetCommand, short_help="Train a job and save its model.",
               context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

@@ -17,6 +17,7 @@ import click
 
 from horn import defaults
 from horn.cli import _cluster
+from horn.cli._target import TargetCommand
 from horn.errors import ClusterError, Conflict, HornError, JobError, NotFound
 from horn.process.exits import how_it_ended, outlive_reader
 from horn.training.interrupts import ending_of
@@ -35,7 +36,7 @@ RESULT = b'{"schema": "horn.run/1"'  # how a run's result begins
 SAYS = ("Error: ", "Stopped")  # how a run that ends without a result says why
 
 
-@click.command(short_help="Train a job with many settings, and keep the best.",
+@click.command(cls=TargetCommand, short_help="Train a job with many settings, and keep the best.",
               context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from horn import defaults
+from horn.cli._target import TargetCommand
 
 if TYPE_CHECKING:
     from horn.training.neuron_trace import NeuronTrace
 
 
-@click.command(
-    short_help="What one neuron does, message by message.", context_settings={"show_default": True}
-)
+@click.command(cls=TargetCommand, short_help="What one neuron does, message by message.",
+              context_settings={"show_default": True})  # fmt: skip
 @click.argument("target")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--neuron", required=True, metavar="LAYER:NUMBER", help="Such as layer1:17.")

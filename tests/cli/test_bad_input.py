@@ -310,7 +310,7 @@ def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> No
         (["job.py", "--batch", "5"], 2, "No such option '--batch'; write  --set batch_size=VALUE"),
         (["job.py", "--lr=0.1"], 2, "'--lr'; write  --set optimizer.learning_rate=VALUE"),
         (["job.py", "--epoch", "5"], 2, "No such option '--epoch'; write  --set epochs=VALUE"),
-        (["job.py", "--task", "2"], 2, "--tasks"),
+        (["job.py", "--task", "2"], 2, "No such option '--task'; did you mean --tasks?"),
         (["job.py", "--zk", "h:1", "-d", "-o", "a b.horn"], 2, "horn fetch JOB -o 'a b.horn'"),
         (["job.py", "--zk", "h:1", "--resume"], 2, "on a cluster:  horn resume JOB"),
         (["job.py", "--zk", "h:1", "--resume", "r"], 2, "on a cluster:  horn resume JOB"),
@@ -326,6 +326,41 @@ def test_a_command_that_does_not_fit(
     run: Any, arguments: list[str], code: int, message: str
 ) -> None:
     assert_refused(run("submit", *arguments), code, message)
+
+
+@pytest.mark.parametrize("command", ["submit", "check", "explain", "trace", "sweep"])
+def test_an_unknown_option_of_every_command_with_a_target_is_told_its_place(
+    run: Any, command: str
+) -> None:
+    own = "An argument of TARGET goes after --:  horn"
+    for words, said in (
+        (["job.py", "--which", "B"], f"{own} {command} job.py -- --which\n"),
+        (["--which=B", "job.py"], f"{own} {command} TARGET -- --which\n"),
+        (["job.py", "--epochs", "3"], "No such option '--epochs'; write  --set epochs=VALUE"),
+        (["job.py", "-x"], f"No such option '-x'; horn {command} --help has those that there are"),
+    ):
+        assert_refused(run(command, *words), 2, said)
+
+
+@pytest.mark.parametrize("command", ["check", "explain", "trace"])
+def test_an_option_of_submit_alone_is_told_so(run: Any, command: str) -> None:
+    said = f"No such option '-n': horn submit has it, horn {command} has not; leave it out"
+    assert_refused(run(command, "job.py", "-n", "2"), 2, said)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--json", "check", "job.py"], "'--json' of horn itself; those of a command go after its "
+         "name, as in  horn check --json"),
+        (["-v", "submit", "job.py"], "as in  horn submit -v"),
+        (["--nosuch"], "as in  horn COMMAND --nosuch"),
+    ],
+)  # fmt: skip
+def test_an_option_before_the_command_is_told_its_place(
+    run: Any, words: list[str], said: str
+) -> None:
+    assert_refused(run(*words), 2, said)
 
 
 @pytest.mark.parametrize("word, meant", [("train", "submit"), ("sumbit", "submit"), ("ps", "list")])
