@@ -33,9 +33,11 @@ _SHARE = "at least 0 and below 1", lambda value: 0 <= value < 1
 _ABOVE = "above 0", lambda value: value > 0
 _NORM = "above 0, and finite, or None for no bound", lambda value: 0 < value < float("inf")
 _FROM = "0 or more, and finite", lambda value: 0 <= value < float("inf")
+# 1e-37 is about the smallest number that float32 has with all digits: 1e-50 is 0 there.
 _EPS = (
-    "above 0, and finite: a weight whose gradient is 0 would be 0 / 0",
-    lambda value: 0 < value < float("inf"),
+    "1e-37 or more, which is above 0 in float32, too, and finite: the step of a weight whose "
+    "gradient is 0 would be 0 / 0",
+    lambda value: 1e-37 <= value < float("inf"),
 )
 _Ranges = Mapping[str, tuple[str, Callable[[Any], bool]]]
 _RANGES: _Ranges = {
@@ -286,6 +288,7 @@ class Adam(Optimizer):
     beta2: float = 0.999
     eps: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("mean", "squares")
+    _own_ranges: ClassVar[_Ranges] = {"eps": _EPS}
 
     def update(self, w: Any, g: Any, slots: Mapping[str, Any], lr: Any, t: Any) -> Updated:
         m = self.beta1 * slots["mean"] + (1.0 - self.beta1) * g

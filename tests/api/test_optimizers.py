@@ -43,10 +43,12 @@ def test_nesterov_tells_the_weights_where_the_gradient_is_taken():
         (lambda: horn.Adam(beta1=None), "Adam: beta1 must be a number, got None"),
         (lambda: horn.Adam(clip_norm="1"), "Adam: clip_norm must be a number, got '1'"),
         (lambda: horn.Adagrad(eps=[1e-8]), "Adagrad: eps must be a number, got "),
-        (lambda: horn.Adam(eps=-1e-8), "Adam: eps must be 0 or more, and finite, got -1e-08"),
-        (lambda: horn.Adagrad(eps=0), "Adagrad: eps must be above 0, and finite: .*0 / 0, got 0"),
-        (lambda: horn.RMSProp(eps=0.0), "RMSProp: eps must be above 0, and finite"),
-        (lambda: horn.AdaDelta(eps=0.0), "AdaDelta: eps must be above 0, and finite"),
+        (lambda: horn.Adam(eps=-1e-8), "Adam: eps must be 1e-37 or more, .*0 / 0, got -1e-08"),
+        (lambda: horn.Adam(eps=0), "Adam: eps must be 1e-37 or more, .*0 / 0, got 0"),
+        (lambda: horn.Adam(eps=1e-50), "Adam: eps must be 1e-37 or more, .* float32, .*1e-50"),
+        (lambda: horn.Adagrad(eps=0), "Adagrad: eps must be 1e-37 or more, .*, and finite: "),
+        (lambda: horn.RMSProp(eps=0.0), "RMSProp: eps must be 1e-37 or more"),
+        (lambda: horn.AdaDelta(eps=0.0), "AdaDelta: eps must be 1e-37 or more"),
         (lambda: horn.SGD(nesterov=True), r"nesterov looks ahead .* horn.SGD\(0.1, momentum=0.9"),
         (lambda: horn.SGD(0.1, 0.9, 0.9), "SGD: nesterov is True or False, got 0.9"),
         (lambda: horn.Direct(weight_decay=0.1), "Direct adds exactly what is pushed"),
@@ -161,3 +163,16 @@ def test_a_setting_in_the_class_that_changes_nothing_is_refused():
     with pytest.raises(ModelError, match=re.escape("or pass it: Annotated(weight_decay=0.5)")):
         Annotated(0.1)
     assert Set(0.1).momentum == Plain(0.1, 0.9).momentum == 0.9
+
+
+@pytest.mark.parametrize("backend", ["kernels", "reference"])
+@pytest.mark.parametrize("kind", [horn.Adagrad, horn.RMSProp, horn.AdaDelta, horn.Adam])
+def test_a_gradient_of_0_is_no_step_under_the_smallest_eps(kind, backend):
+    """The third feature is 0 in all samples: its step was 0 / 0 where float32 has eps as 0."""
+    net = horn.Network(seed=1)
+    net.input(3)
+    net.output(2, activation="softmax", loss="cross_entropy")
+    rows = np.eye(3, dtype=np.float32)[:2]
+    job = horn.Job(net, (rows, [0, 1]), kind(eps=1e-37), iterations=3, batch_size=2)
+    run = horn.train(job, backend=backend)
+    assert np.isfinite(run.model.predict(np.eye(3))).all()
