@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from horn.delays import Delayed
 from horn.errors import ModelError
 from horn.initializers import Initializer
 from horn.losses import Loss
+from horn.mistakes import LAYER_ATTRIBUTES, no_attribute
 from horn.neuron import (
     WEIGHT,
     Neuron,
@@ -200,6 +201,11 @@ class Layer:
 
     def __post_init__(self) -> None:
         _ = self.declarations  # kept from now on: IPython's %autoreload changes a class in place
+
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("a layer", name, dir(self), LAYER_ATTRIBUTES)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ ATTRIBUTES = {
     **dict.fromkeys(("fit", "fit_generator", "train", "train_on_batch", "run", "backward"), _TRAIN),
     "compile": "there is nothing to compile: the loss is net.output(..., loss=), the optimizer "
                "horn.Job(..., optimizer=)",
-    **dict.fromkeys(("add", "add_module", "append"), "layers are added by net.input(n), "
+    **dict.fromkeys(("add", "add_module", "append", "hidden"), "layers are added by net.input(n), "
                     "net.layer(n) and net.output(n)"),
     **dict.fromkeys(("Model", "Module", "nn", "layers", "models", "keras"), _NETWORK),
     **dict.fromkeys(("best_model", "best_weights"), "run.model is that of the best epoch where the "
@@ -118,6 +118,39 @@ ATTRIBUTES = {
     "max": "horn.math.maximum(a, b) is of two numbers, max(...) of messages",
     "min": "horn.math.minimum(a, b) is of two numbers, min(...) of messages",
     "sum": "sum(... for m in messages) is Python's own",
+}  # fmt: skip
+
+# Attributes of layers, optimizers and data sets, which mean other things elsewhere.
+_TO_NETWORK = "net.layer(n) adds a layer to net and returns the layer: write it without  net = "
+LAYER_ATTRIBUTES = {
+    **dict.fromkeys(("layer", "input", "add"), _TO_NETWORK),
+    "output": f"{_TO_NETWORK}; what a layer sends is model.activations(x, 'layer1')",
+    **dict.fromkeys(("weight", "kernel", "get_weights", "set_weights"), _ARRAYS),
+    **dict.fromkeys(("units", "neurons", "n", "n_units", "n_neurons", "out_features"),
+                    "its neurons are layer.size"),
+    **dict.fromkeys(("input_shape", "in_features"), "the synapses of a neuron are layer.fan_in"),
+    "output_shape": "it is layer.shape",
+}  # fmt: skip
+OPTIMIZER_ATTRIBUTES = {
+    **dict.fromkeys(("lr", "eta", "alpha"), "it is learning_rate"),
+    "param_groups": "its learning rate may be a schedule, horn.SGD(horn.Cosine(0.1, 1000)), and "
+                    "layers that do not learn are frozen=['layer1'] of horn.Job",
+    **dict.fromkeys(("state_dict", "load_state_dict"), "checkpoints keep what it remembers: "
+                    "horn.train(job, checkpoints='folder'), and resume=True"),
+}  # fmt: skip
+DATA_ATTRIBUTES = {
+    **dict.fromkeys(("data", "inputs", "features", "samples", "X"), "its samples are data.x"),
+    **dict.fromkeys(("target", "labels", "label"), "its labels are data.y"),
+    **dict.fromkeys(("train", "test"), 'parts are asked for: horn.data.digits(), and '
+                    'horn.data.digits("test")'),
+    "shape": "it is data.x.shape",
+    "columns": "they are data.feature_names",
+    "head": "data.take(5) are the first samples",
+    "shuffle": "every epoch has an order of its own, by the seed",
+    **dict.fromkeys(("batch", "repeat"), "a job says it: horn.Job(net, data, batch_size=32, "
+                    "epochs=10)"),
+    **dict.fromkeys(("map", "transform", "normalize"), "compute with data.x, or write "
+                    "horn.Job(net, data, normalize=True)"),
 }  # fmt: skip
 
 # Arguments that do not exist, and their replacements; "leave it out ..." is the whole remedy.
@@ -423,15 +456,33 @@ _OF_HORN = {
     "losses": "an output's loss has a name: net.output(10, activation='softmax', "
               "loss='cross_entropy')",
     "metrics": "metrics have names: horn.Job(net, (x, y), metrics=['f1', 'auc'])",
-    "layers": _NETWORK,
+    **dict.fromkeys(("layer", "layers", "input", "output", "hidden"), _NETWORK),
+    "Layer": "net.layer(n) adds one; what its neurons compute is a class of yours:  "
+             "class Mine(horn.Neuron)",
+    **dict.fromkeys(("NeuronGroup", "Population"), "net.layer(100, neuron=Mine) is one, "
+                    "where class Mine(horn.Neuron) computes a step of each: docs/time.md"),
+    **dict.fromkeys(("Synapses", "Connection"), "a layer listens through them: net.layer(100, "
+                    "connect=horn.Sparse(fan_in=8)), and forward reads m.weight of each"),
+    **dict.fromkeys(("SpikeMonitor", "StateMonitor"), "model.record(x, 'layer1') tells what a "
+                    "layer sends at each step, and its States"),
+    **dict.fromkeys(("ms", "second", "mV"), "numbers have no units here, and time goes in steps"),
     "random": "a neuron draws by self.uniform(), self.normal() or self.bernoulli(p); elsewhere "
               "take numpy.random.default_rng(seed)",
 }  # fmt: skip
 
 
-def no_attribute(kind: str, name: str, known: Iterable[str] = ()) -> NoSuchAttribute:
-    """Python's error, with the replacement to write where one is known."""
-    remedy = ATTRIBUTES.get(name)
+def no_attribute(
+    kind: str,
+    name: str,
+    known: Iterable[str] = (),
+    meant: Mapping[str, str] = MappingProxyType({}),
+) -> NoSuchAttribute:
+    """Python's error, with the replacement to write where one is known. meant : those of this kind
+    that differ from the others.
+    """
+    if name.startswith("__"):  # Python or a library asks, again and again, and goes on
+        return NoSuchAttribute(f"{kind} has no {name!r}")
+    remedy = meant.get(name, ATTRIBUTES.get(name))
     if kind == "horn":
         remedy = _OF_HORN.get(name, remedy)
     if kind == "a horn.Model" and name == "layers":
@@ -516,15 +567,15 @@ def remedy(message: str, function: Callable[..., Any] | None = None) -> str:
     if re.match(r"Model\.(?!predict|__call__)", message):
         refused = None
     said = _CALLS.get(called[1], "") if called and refused else ""
-    if not said and function is not None and (" missing " in message or " positional " in message):
-        return f"it takes {', '.join(_arguments(function))}"
+    if not said and function is not None and re.search(" missing |positional arg", message):
+        return f"it takes {', '.join(_arguments(function)) or 'no arguments'}"
     return said
 
 
 def _arguments(function: Callable[..., Any]) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = inspect.signature(function).parameters.values()
-    return [each.name for each in found if each.kind in kinds and each.name != "self"]
+    return [each.name for each in found if each.kind in kinds and each.name not in ("self", "cls")]
 
 
 def no_argument(called: str, name: str, function: Callable[..., Any]) -> NoSuchArgument:
@@ -573,7 +624,8 @@ def teaches(thing: _F) -> _F:
                 raise
             said = str(error).partition(". Did you mean ")[0]  # added by Python 3.13
             if isinstance(thing, type):  # the name of the class, where the method is a base class's
-                said = said.replace(f"{function.__qualname__}(", f"{thing.__name__}.__init__(")
+                made = type(arguments[0]).__name__
+                said = said.replace(f"{function.__qualname__}(", f"{made}.__init__(")
             hint = remedy(said, function)
             raise NoSuchArgument(f"{said}; {hint}" if hint else said) from None
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from numbers import Real
 from types import FunctionType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from horn import math, registry, schedules
 from horn.errors import JobError, ModelError
-from horn.mistakes import misnamed, teaches
+from horn.mistakes import OPTIMIZER_ATTRIBUTES, misnamed, no_attribute, teaches
 from horn.schedules import LearningRate, rate
 
 Slots = dict[str, Any]
@@ -111,6 +111,11 @@ class Optimizer:
             said, is_within = ranges[what]
             if not is_within(value):
                 raise ModelError(f"{name}: {what} must be {said}, got {value!r}")
+
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(type(self).__name__, name, dir(self), OPTIMIZER_ATTRIBUTES)
 
     def rate(self, iteration: int) -> float:
         """The learning rate at an iteration (from 0)."""

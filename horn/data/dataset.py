@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from horn.data.normalization import Normalization
 from horn.data.targets import OutputTargets, Parts, by_part, own, recoded, side_by_side
 from horn.errors import DataError, is_whole
 from horn.formats import ahead
-from horn.mistakes import shown
+from horn.mistakes import DATA_ATTRIBUTES, no_attribute, shown
 
 OfRows = Callable[[np.ndarray], np.ndarray]
 OfSteps = Callable[[np.ndarray, str | None], np.ndarray]
@@ -241,6 +241,11 @@ class Dataset:
     def highest(self) -> float:
         """The largest number of the first samples, in its unit."""
         return float(self.x[:FIRST_ROWS].max(initial=0)) * abs(self.scale)
+
+    if not TYPE_CHECKING:  # type checkers report unknown names themselves
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("a data set", name, dir(self), DATA_ATTRIBUTES)
 
     def __len__(self) -> int:
         return int(self.x.shape[0])

@@ -70,6 +70,11 @@ def test_what_follows_the_learning_rate_is_what_it_is_elsewhere() -> None:
     ("BatchNorm1d", "self.mean(z, over='batch')"),
     ("MSELoss", "the output has the loss: net.output(10, activation='softmax'"),
     ("CosineAnnealingLR", "a schedule: horn.SGD(horn.Cosine(0.1, 1000))"),
+    ("layer", "net = horn.Network(); net.input(784)"),
+    ("Layer", "class Mine(horn.Neuron)"),
+    ("NeuronGroup", "net.layer(100, neuron=Mine) is one"),
+    ("Synapses", "connect=horn.Sparse(fan_in=8)"),
+    ("SpikeMonitor", "model.record(x, 'layer1') tells what a layer sends at each step"),
 ])  # fmt: skip
 def test_names_of_others(name: str, said: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(said)):
@@ -139,6 +144,43 @@ def test_a_misspelt_attribute_is_answered_with_the_one_that_there_is(
 ) -> None:
     with pytest.raises(AttributeError, match=f"has no {name!r}: did you mean {meant}?"):
         getattr(thing(), name)
+
+
+@pytest.mark.parametrize("thing, name, said", [
+    (lambda: network().layers[1], "output", "write it without  net = "),
+    (lambda: network().layers[1], "layer", "write it without  net = "),
+    (lambda: network().layers[1], "weight", "model.parameters holds them by name"),
+    (lambda: network().layers[1], "units", "its neurons are layer.size"),
+    (lambda: network().layers[1], "siez", "did you mean size?"),
+    (lambda: horn.SGD(0.1), "step", "SGD has no 'step': horn.train makes the steps itself"),
+    (lambda: horn.SGD(0.1), "zero_grad", "horn.train makes the steps itself"),
+    (lambda: horn.Adam(0.1), "lr", "Adam has no 'lr': it is learning_rate"),
+    (lambda: horn.data.digits(), "target", "its labels are data.y"),
+    (lambda: horn.data.digits(), "data", "its samples are data.x"),
+    (lambda: horn.data.digits(), "shuffle", "every epoch has an order of its own"),
+    (lambda: horn.data.digits(), "train", 'horn.data.digits("test")'),
+])  # fmt: skip
+def test_what_a_layer_an_optimizer_and_data_have_not_is_answered(
+    thing: Callable[[], Any], name: str, said: str
+) -> None:
+    with pytest.raises(mistakes.NoSuchAttribute, match=re.escape(said)):
+        getattr(thing(), name)
+    assert pickle.loads(pickle.dumps(thing())) is not None
+    assert not hasattr(thing(), "__nothing__")
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: horn.Parameter(4, 2), "Parameter.__init__() takes from 1 to 2 .*; it takes init"),
+    (lambda: horn.State(1, 2, 3), "State.__init__() takes from 1 to 3 .*; it takes initial, per"),
+    (lambda: horn.He(1, 2), "He.__init__() takes 1 positional .*; it takes no arguments"),
+    (lambda: horn.Model.load(), "'path'; it takes path, backend, threads"),
+    (lambda: MODEL.evaluate(X, Y, 32), "Model.evaluate() takes from 2 to 3 .*; it takes x, y, "),
+])  # fmt: skip
+def test_an_argument_too_many_is_answered_with_those_there_are(
+    call: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(NoSuchArgument, match=re.escape(said).replace(re.escape(".*"), ".*")):
+        call()
 
 
 def test_a_method_of_a_model_says_what_it_takes() -> None:
