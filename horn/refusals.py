@@ -6,6 +6,7 @@ Each place of the text is theirs to find. ``name`` is that of a variable, a fiel
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 
 from horn.neuron import STATISTICS
@@ -64,6 +65,7 @@ NO_WEIGHTED_SUM = (
     "its forward is more than a function of sum(input * weight), so it has no one delta"
 )
 
+NOT_SENT = "what a neuron sends is  self.feedforward(value)"
 NO_OUTPUT = "self.output is read before self.feedforward(...) has set it"
 
 
@@ -120,6 +122,8 @@ def no_input(name: str, known: Iterable[str], kind: str, of: str = "") -> str:
 
 
 def no_field(name: str, hint: str, known: str) -> str:
+    if name == "push":
+        return "a message has no push; a neuron has: self.push(value), in the loop for each message"
     return f"message has no field {name!r}. {hint}Fields: {known}"
 
 
@@ -179,10 +183,15 @@ def pushed_again(to: str) -> str:
 # what a neuron keeps
 
 
-def not_declared(name: str, cls: str) -> str:
+def not_declared(name: str, cls: type) -> str:
+    found = inspect.getattr_static(cls, name, None)
+    if callable(found):
+        return f"self.{name} is called, not assigned: self.{name}(value)"
+    is_number = isinstance(found, (int, float))
+    what = "is a constant of the class" if is_number else "is not declared"
     return (
-        f"self.{name} is not declared; a value that a neuron keeps is a State: write  {name} = "
-        f"horn.State(0.0)  in {cls}, or use a plain variable"
+        f"self.{name} {what}; a value that a neuron keeps is a State: write  {name} = "
+        f"horn.State({found if is_number else 0.0})  in {cls.__name__}, or use a plain variable"
     )
 
 

@@ -607,5 +607,5 @@ class Guard:
             word = "call self.feedforward(value)" if name == "output" else "it is read-only"
             problem = f"self.{name} cannot be assigned: {word}"
         else:
-            problem = refusals.not_declared(name, type(self).__name__)
+            problem = refusals.not_declared(name, type(self))
         raise user_text.error(problem)

@@ -122,6 +122,8 @@ class Functions:
             problem = "helper functions of a neuron take plain arguments only, no * and **"
             if hasattr(source.function, "__wrapped__"):
                 problem += "; name in the decorator those of the function that it wraps"
+            elif node is None and self.scope.kind in ("forward", "backward"):
+                problem = f"write it as  def {self.scope.kind}(self, messages):"
             raise source.error(tree, problem)
         names = [x.arg for x in (*a.posonlyargs, *a.args)]
         defaults = source.function.__defaults__ or ()

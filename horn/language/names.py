@@ -61,6 +61,9 @@ _FIELDS = {
     "gradient": (Op.GRADIENT, "boi"),
 }
 
+_MODULES = ("np", "numpy", "torch", "nn", "F", "tf", "keras", "jax", "jnp", "scipy")
+_OF_TENSORS = ("numpy", "cpu", "cuda", "to", "unsqueeze", "view", "permute", "float", "clone")
+
 
 @dataclass(frozen=True)
 class Names:
@@ -106,6 +109,15 @@ class Names:
             remedy = f"; write horn.math.{node.id}"
         elif node.id in INTERLAYERS:
             remedy = f"; it is of a whole layer: net.layer(..., activation={node.id!r})"
+        if node.id in _MODULES:
+            remedy = "; a neuron takes its functions from horn.math, as horn.math.tanh(x)"
+        first = next(
+            (k for k, v in self.scope.frame.names.items() if isinstance(v, MessagesRef)), ""
+        )
+        if node.id == "messages" and first:
+            remedy = f"; its messages are called {first!r}: def {self.scope.kind}(self, messages):"
+        if node.id == "activation" and self.scope.context is not None:
+            remedy = "; write self.activation"
         if whose := self.scope.owned(node.id):
             remedy = f"; write {whose}"
         self.scope.fail(node, f"{node.id!r} is not defined here{remedy}")
@@ -186,6 +198,8 @@ class Names:
             if value.op is Op.DELTA and value.value is None:
                 return self.delta_of(node, name)
             of = f"; {ONE_NUMBER}" if name in LAYER_WORDS else ""
+            if not of and (written := self.of_number(node, name)):
+                of = f"; {written}"
             self.scope.fail(node, f"a number has no {name!r}{of}")
         has_names = hasattr(value, "__dict__") or hasattr(value, "_fields")  # a namedtuple
         if isinstance(value, (types.ModuleType, type)) or has_names:
@@ -203,6 +217,24 @@ class Names:
         elif hasattr(list, name) or hasattr(dict, name):
             problem += "; a neuron keeps numbers, no lists: add them up as they come, total += ..."
         self.scope.fail(node, problem)
+
+    def of_number(self, node: ast.Attribute, name: str) -> str:
+        """What to write instead of an array's attribute, which a number does not have."""
+        whose = ast.unparse(node.value)
+        if name in horn_math.FUNCTIONS:
+            return f"write horn.math.{name}({whose})"
+        if name in ("detach", "stop_gradient"):
+            return f"write horn.math.stop_gradient({whose})"
+        if name == "backward":
+            return "leave it out: gradients are derived"
+        if hasattr(np.ndarray, name) or name in _OF_TENSORS:
+            return f"a neuron has one number here, no array: write {whose}"
+        return ""
+
+    def is_called(self, node: ast.AST) -> bool:
+        """Whether an attribute is that which a call of the text calls."""
+        tree = self.scope.source.tree
+        return any(isinstance(each, ast.Call) and each.func is node for each in ast.walk(tree))
 
     def in_class(self, name: str) -> str:
         """The name as Python has it in a class: that of __k in class N is _N__k."""
@@ -222,7 +254,8 @@ class Names:
                 return leaf(Op.OUTPUT, "bo")
             if isinstance(self.scope.frame.fed, Node):
                 return self.scope.frame.fed
-            self.scope.fail(node, refusals.NO_OUTPUT)
+            is_called = self.is_called(node)
+            self.scope.fail(node, refusals.NOT_SENT if is_called else refusals.NO_OUTPUT)
         if name == "training":
             return const(float(self.scope.of_layer("training")))
         if name in ("iteration", "learning_rate"):
@@ -266,6 +299,8 @@ class Names:
         if isinstance(found, staticmethod):
             return found.__func__
         if isinstance(found, types.FunctionType):
+            if name == "forward" == self.scope.kind and self.scope.source.function is found:
+                self.scope.fail(node, refusals.NOT_SENT)
             return MethodRef(found)
         if isinstance(found, (property, classmethod)):
             kind = type(found).__name__
@@ -287,10 +322,13 @@ class Names:
         if name == "argmin":
             self.scope.fail(node, refusals.NO_ARGMIN)
         known = [k for c in cls.__mro__[:-1] for k in vars(c) if not k.startswith("_")]
-        known += READABLE
+        meant = suggest(name, [*known, *READABLE])
+        if self.is_called(node):
+            meant = meant or f"write a method  def {name}(self, ...)  of it; {refusals.NOT_SENT}"
+            self.scope.fail(node, f"{cls.__name__} has no {name!r}; {meant.rstrip()}")
         self.scope.fail(
             node,
-            f"{cls.__name__} has no {name!r}; {suggest(name, known)}declare it in "
+            f"{cls.__name__} has no {name!r}; {meant}declare it in "
             f"the class: a constant ({name} = 1.0), horn.Parameter or horn.State",
         )
 
@@ -463,4 +501,4 @@ class Names:
             word = "call self.feedforward(value)" if name == "output" else "it is read-only"
             self.scope.fail(target, f"self.{name} cannot be assigned: {word}")
         else:
-            self.scope.fail(target, refusals.not_declared(name, cls.__name__))
+            self.scope.fail(target, refusals.not_declared(name, cls))

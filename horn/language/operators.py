@@ -24,6 +24,7 @@ _COMPARE = {
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.BitAnd: "write and",
     ast.BitOr: "write or",
+    ast.BitXor: "a power is x ** 2",
     ast.MatMult: "a neuron has no matrices: write sum(m.input * m.weight for m in messages)",
 }
 
@@ -106,7 +107,7 @@ class Operators:
                     self.scope.fail(
                         node,
                         f"{ast.unparse(node)!r}: 'in' and 'is' are not in the neuron language (<"
-                        " <= > >= == != are)",
+                        " <= > >= == != are); compare numbers with == and !=",
                     )
                 test = ir.make(
                     _COMPARE[type(op)],

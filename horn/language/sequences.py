@@ -10,7 +10,7 @@ from horn import refusals
 from horn.ir import Node, Op
 from horn.language.expressions import Expressions
 from horn.language.names import Names
-from horn.language.references import Elements, MessagesRef, elements
+from horn.language.references import Elements, MessageRef, MessagesRef, elements
 from horn.language.scope import NO_DICT, Scope
 
 #: The most rounds of one method's loops over constants: each becomes separate operations.
@@ -60,6 +60,10 @@ class Sequences:
                 there = f"they are numbered 0 to {len(items) - 1}" if items else "there are none"
                 self.scope.fail(node, f"{ast.unparse(node)!r}: {there}, got {index}")
             return items[index]
+        if isinstance(value, MessageRef):
+            m = ast.unparse(node.value)
+            said = f"a message has no elements, but fields with names: {m}.input, {m}.weight"
+            self.scope.fail(node, f"{ast.unparse(node)!r}: {said}")
         said = f"a {'number' if isinstance(value, Node) else type(value).__name__}"
         said += f"; {NO_DICT}" * isinstance(value, dict)
         self.scope.fail(

@@ -57,6 +57,22 @@ REFUSED = [
          "self.feedforward(total)"],
         "'total' depends on the order of messages (it also uses 'v'",
     ),
+    (["self.feedforward = 0.5"], "self.feedforward is called, not assigned: self.feedforward(val"),
+    (["self.output(0.5)"], "what a neuron sends is  self.feedforward(value)"),
+    (["self.forward(0.5)"], "what a neuron sends is  self.feedforward(value)"),
+    (["self.emit(0.5)"], "N has no 'emit'; write a method  def emit(self, ...)  of it; what a "),
+    (["self.feed_forward(0.5)"], "N has no 'feed_forward'; did you mean 'feedforward'?"),
+    (["z = 0.5", "self.feedforward(z.tanh())"], "a number has no 'tanh'; write horn.math.tanh(z)"),
+    (["z = 0.5", "self.feedforward(z.detach())"], "write horn.math.stop_gradient(z)"),
+    (["z = 0.5", "self.feedforward(z.item())"], "a neuron has one number here, no array: write z"),
+    (["z = 0.5", "z.backward()", "self.feedforward(z)"], "leave it out: gradients are derived"),
+    (["self.feedforward(torch.relu(0.5))"], "'torch' is not defined here; a neuron takes its "
+     "functions from horn.math"),
+    (["self.feedforward(activation(0.5))"], "'activation' is not defined here; write self.activat"),
+    (["self.feedforward(sum(m[0] for m in messages))"], "a message has no elements, but fields"),
+    (["self.feedforward(0.5 ^ 2)"], "a power is x ** 2"),
+    (["self.feedforward(0.5 if 1.0 in (1.0, 2.0) else 0.0)"], "compare numbers with == and !="),
+    (["for m in messages: m.push(0.5)", "self.feedforward(0.5)"], "a message has no push; a neur"),
 ]  # fmt: skip
 
 
@@ -66,6 +82,23 @@ def test_a_complaint_says_what_there_is_instead(tmp_path, lines: list[str], said
     with pytest.raises(CompileError) as caught:
         texts.forward(made.N)
     assert said in str(caught.value)
+
+
+def test_what_messages_are_called_is_said(tmp_path):
+    written = forward("self.feedforward(sum(m.input for m in messages))")
+    made = texts.module(tmp_path, texts.source(written.replace("self, messages", "self, x")))
+    with pytest.raises(CompileError, match=r"its messages are called 'x': def forward\(self, mes"):
+        texts.forward(made.N)
+    made = texts.module(tmp_path, texts.source(written.replace("self, messages", "self, *x")))
+    with pytest.raises(CompileError, match=r"write it as  def forward\(self, messages\):"):
+        texts.forward(made.N)
+
+
+def test_a_constant_that_is_assigned_is_said_to_be_one(tmp_path):
+    text = texts.source(forward("self.count += 1", "self.feedforward(self.count)"))
+    made = texts.module(tmp_path, text.replace("def forward", "count = 0\n\n    def forward"))
+    with pytest.raises(CompileError, match=r"constant of the class; .* count = horn.State\(0\)"):
+        texts.forward(made.N)
 
 
 CONSTANTS = """
