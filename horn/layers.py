@@ -65,7 +65,7 @@ class Link:
         """The tie to the link whose weights it shares, or None."""
         return self.connection if isinstance(self.connection, Tied) else None
 
-    @property
+    @cached_property
     def weights(self) -> dict[str, str]:
         """The names of its weight arrays by weight: another link's, if it is tied to that."""
         return {name: array_name(self.weight, name) for name in self.names}
@@ -294,7 +294,7 @@ class Layer:
         """The weights of each incoming synapse."""
         return self.declarations[Weight]
 
-    @property
+    @cached_property
     def biases(self) -> dict[str, str]:
         """The arrays of the bias synapse's weights by their names; none without a bias."""
         if self.bias is None:

@@ -42,8 +42,9 @@ class Backward:
         if self.storage.steps:
             self.run_steps()
             return
-        for code in self.code.layers.values():
-            self.updates.incoming_traces(code)
+        with self.messages.together():
+            for code in self.code.layers.values():
+                self.updates.incoming_traces(code)
         for layer in reversed(self.storage.network.layers):
             self.layer(layer)
         self.updates.finish()
@@ -79,10 +80,10 @@ class Backward:
                 f"{link.source.name}.gradient",
             )  # fmt: skip
             self.send(back_of(out), link.source, swap(part))
-        for name, found in code.derived.states.items():
-            self.send(
-                state_back(layer, name), layer, self.messages.at_vertex(found, code, "forward")
-            )
+        states = code.derived.states
+        each = self.messages.each_at_vertex(states.values(), code, "forward")
+        for name, found in zip(states, each, strict=True):
+            self.send(state_back(layer, name), layer, found)
 
     def send(self, name: str, layer: Layer, node: Node) -> None:
         self.storage.buffer(name, ("b", f"n{layer.index}"))

@@ -20,14 +20,18 @@ MAX_OUTPUTS = 16  # of one loop: more strips overflow the first-level cache
 def fused(body: Sequence[Statement]) -> list[Statement]:
     """Join elementwise loops to earlier ones that read mostly the same buffers."""
     found: list[Statement] = []
+    names: list[tuple[set[str], set[str]]] = []  # what each reads, and writes
     for statement in body:
-        place = _host(found, statement)
+        own = {*reads(statement)}, {*writes(statement)}
+        place = _host(found, names, statement, *own)
         if place is None:
             found.append(statement)
+            names.append(own)
         else:
             host = found[place]
             assert isinstance(host, Loop) and isinstance(statement, Loop)
-            found[place] = _joined(host, statement)
+            found[place] = joined = _joined(host, statement)
+            names[place] = {*reads(joined)}, {*writes(joined)}
     return found
 
 
@@ -84,20 +88,26 @@ def _can_go(read: set[str], written: set[str], before: Sequence[tuple[set[str], 
     return not any(read & made or written & (heard | made) for heard, made in others)
 
 
-def _host(found: Sequence[Statement], s: Statement) -> int | None:
-    """The place of the loop that a statement can join; None if there is none."""
+def _host(
+    found: Sequence[Statement],
+    names: Sequence[tuple[set[str], set[str]]],
+    s: Statement,
+    read: set[str],
+    written: set[str],
+) -> int | None:
+    """The place of the loop that a statement can join; None if there is none. names : what each of
+    those found reads, and writes.
+    """
     if not _only_stores(s):
         return None
-    read, written = {*reads(s)}, {*writes(s)}
     best, most = None, 0
     for place in reversed(range(len(found))):
-        other = found[place]
-        heard, made = {*reads(other)}, {*writes(other)}
-        if _fits(other, s) and not written & (heard | made):
-            common = len(read & (heard | made))
-            if common > most:
-                best, most = place, common
-        if read & made or written & (heard | made):  # it depends on this one
+        heard, made = names[place]
+        is_changed = not (written.isdisjoint(heard) and written.isdisjoint(made))
+        common = 0 if is_changed else len(read & heard | read & made)
+        if common > most and _fits(found[place], s):
+            best, most = place, common
+        if is_changed or not read.isdisjoint(made):  # it depends on this one
             break
     return best
 

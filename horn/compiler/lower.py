@@ -203,9 +203,10 @@ class Builder:
             value = where_member(layer, value)
         states: list[Output] = []
         if self.training is not None or self.storage.steps:
-            for name, node in code.forward.states.items():
+            each = self.messages.each_at_vertex(code.forward.states.values(), code, "forward")
+            for name in code.forward.states:
                 now = self.storage.buffer(f"{layer.name}.{name}.now", axes)
-                after = self.messages.at_vertex(node, code, "forward")
+                after = next(each)
                 states.append(Output(now, self.kept_behind_end(now, axes, after)))
         if self.storage.steps:
             self.start(code)
@@ -262,7 +263,8 @@ class Builder:
         if not code.forward.traces:
             return
         if self.training is not None and code.is_local:
-            self.training.updates.gather(code)
+            with self.messages.together():
+                self.training.updates.gather(code)
         for position in positions(layer):
             outputs = []
             for name, node in code.forward.traces.items():

@@ -9,7 +9,8 @@ exchanged.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,8 +104,9 @@ class MessageExpressions:
         self.states: dict[tuple[int, str], Node] = {}
         self.target: Callable[[Layer], Node] | None = None  # the target of an output
         self.traces: dict[str, StepTrace] = {}  # in sequences, by the name of the array
-        # message expressions and their replacements, while one is written: see ``over_buffers``
+        # message expressions and their replacements, while some are written: see ``together``
         self.placed: dict[tuple[Frame, str], dict[Node, Node]] = {}
+        self.n_placing = 0  # how many such replacements go on, one inside the other
 
     def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
         """An abstract expression of one neuron over buffers, with letters (b, o) of its layer."""
@@ -112,6 +114,10 @@ class MessageExpressions:
 
     def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, phase: str) -> list[Node]:
         """Translate several expressions, with their common parts once."""
+        return [*self.each_at_vertex(roots, code, phase)]
+
+    def each_at_vertex(self, roots: Iterable[Node], code: LayerCode, phase: str) -> Iterator[Node]:
+        """Translate expressions as ``all_at_vertex``, one by one as they are asked for."""
         layer = code.layer
 
         done: dict[Node, Node] = {}  # also for questions inside of questions
@@ -156,7 +162,8 @@ class MessageExpressions:
                 self.known[key] = found
             return found
 
-        return [ir.replace(root, find, done) for root in roots]
+        for root in roots:
+            yield ir.replace(root, find, done)
 
     def vertex_leaf(self, node: Node, code: LayerCode, phase: str) -> Node:
         layer = code.layer
@@ -550,8 +557,6 @@ class MessageExpressions:
         end : the synapses of the expression, and from which side. A question inside of it about the
         same messages (a rank, the key of a choice) has most of its nodes in common with it.
         """
-        is_outermost = not self.placed
-        done = self.placed.setdefault(end, {})
 
         def find(node: Node) -> Node | None:
             if node.op is Op.STOP_GRADIENT:  # the gradients are derived already
@@ -560,10 +565,21 @@ class MessageExpressions:
                 return leaves[node.op](node)
             return vertex(node) if not node.args or node.op in _WHOLE else None
 
-        try:
+        with self.together():
+            done = self.placed.setdefault(end, {})
             return ir.replace(root, find, done)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Replace the common parts of several message expressions once, as of the gradients of all
+        weights of a synapse, each of which may read all of them.
+        """
+        self.n_placing += 1
+        try:
+            yield
         finally:
-            if is_outermost:
+            self.n_placing -= 1
+            if not self.n_placing:
                 self.placed.clear()
 
     def input_gradient(self, out: Outgoing) -> Node:

@@ -57,14 +57,15 @@ class Updates:
         for full, per_sample in self.parameter_gradients(code).items():
             gradient = self.mean_of(per_sample, frame, f"{full}.gradient", bool(layer.kinds))
             self.update(full, axes, own, "o", gradient, pushed=code.backward is not None)
-        for name, array in layer.biases.items():
-            stem, node = f"{array}.gradient", self.gathered.get((layer.index, None, name))
-            mean = self.mean_of if node is None else self.of_gathered
-            if node is None and array not in frozen:
-                node = self.weight_gradient(code, None, name)
-            if node is not None:
-                gradient = mean(node, frame, stem, bool(layer.kinds))
-                self.update(array, axes, own, "o", gradient, pushed=code.is_local)
+        with self.messages.together():
+            for name, array in layer.biases.items():
+                stem, node = f"{array}.gradient", self.gathered.get((layer.index, None, name))
+                mean = self.mean_of if node is None else self.of_gathered
+                if node is None and array not in frozen:
+                    node = self.weight_gradient(code, None, name)
+                if node is not None:
+                    gradient = mean(node, frame, stem, bool(layer.kinds))
+                    self.update(array, axes, own, "o", gradient, pushed=code.is_local)
 
     def parameter_gradients(self, code: LayerCode) -> dict[str, Node]:
         """d loss / d each Parameter per sample, or what is pushed to it, by its array."""
@@ -187,7 +188,8 @@ class Updates:
         learned = {
             n: a for n, a in out.link.weights.items() if a not in self.storage.network.frozen
         }
-        found = {array: self.link_gradient(out, name) for name, array in learned.items()}
+        with self.messages.together():
+            found = {array: self.link_gradient(out, name) for name, array in learned.items()}
         self.outgoing_traces(out)
         if not self.storage.tied.isdisjoint(arrays):
             self.tie(out, found)

@@ -387,6 +387,42 @@ def test_a_deep_recurrent_network_is_compiled_in_time_that_grows_as_it_does():
     assert calls(90) < 3.3 * short  # 2.8; it was 3.8
 
 
+def mixed_weights(n: int) -> str:
+    """The gradient of each weight reads all of them."""
+    lines = [f"w{k} = horn.Weight()" for k in range(n)]
+    mixed = " + ".join(f"m.w{k} * m.input" for k in range(n))
+    text = forward([], f"z = sum(horn.math.tanh({mixed}) for m in messages)")
+    return "\n".join((*lines, text))
+
+
+def mixed_states(n: int) -> str:
+    """The gradient of each State comes from all of them."""
+    lines = [f"c{k} = horn.State(0.0)" for k in range(n)]
+    mixed = " + ".join(f"horn.math.tanh(self.c{k})" for k in range(n))
+    kept = [f"self.c{k} = horn.math.tanh(z * {1 + k / n:.3f})" for k in range(n)]
+    return "\n".join((*lines, forward([f"z = z + {mixed}", *kept])))
+
+
+@pytest.mark.parametrize("text", [mixed_weights, mixed_states])
+@pytest.mark.parametrize("steps", [None, 3])
+def test_what_mixes_many_weights_or_states_is_compiled_in_time_that_grows_as_it_does(
+    tmp_path, text, steps
+):
+    """All of a synapse's gradients were translated by themselves, each with all weights in it."""
+
+    def calls(n: int) -> int:
+        net = Network(seed=1)
+        below = net.input(2, steps=steps)
+        cls = texts.module(tmp_path, texts.source(text(n))).N
+        net.layer(2, neuron=cls, inputs=[below, horn.Delayed()] if steps else [below])
+        net.output(2, activation="softmax", loss="cross_entropy")
+        return calls_of(lambda: lower.training_program(net, horn.SGD(0.1), "label"))
+
+    calls(2)  # what all have in common
+    few = calls(24)
+    assert calls(48) < 2.25 * few  # of weights it was 3.5, of States 2.4
+
+
 def test_how_a_deep_network_runs_is_told_in_time_that_grows_as_it_does():
     short, long = deep(40), deep(80)
     calls = calls_of(lambda: explain.runs_as(short))
