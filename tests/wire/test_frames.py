@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import random
+import re
 import struct
 import sys
 import tracemalloc
@@ -130,6 +131,14 @@ def assert_same(got, sent):
 
 def test_every_type_has_an_example():
     assert {type(m.meta) for m in EXAMPLES.values()} == set(TYPES.values())
+
+
+def test_the_page_of_the_wire_has_every_message_by_its_number():
+    page = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+    found = re.findall(r"^\| (\d+) \| `(\w+)`", page, re.MULTILINE)
+    assert {int(number): name for number, name in found} == {
+        number: cls.__name__ for number, cls in TYPES.items()
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
