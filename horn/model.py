@@ -199,21 +199,12 @@ class Model:
         engines, states = self._engines, self._states
         network = engines.as_learned()
         arrays = of_matrices(network, arrays, "with_arrays: ")
-        model = Model(
+        model = self._copy(
             network,
             {**self._parameters, **{k: a for k, a in arrays.items() if k not in states}},
             {**states, **{k: a for k, a in arrays.items() if k in states}},
-            dtype=self.dtype,
-            target=self.target,
-            backend=self.backend,
-            threads=self.threads,
             # What was measured was measured of the arrays of before.
             facts={name: fact for name, fact in self.facts.items() if name != "metrics"},
-            code=self._code,
-            metrics=self.metrics,
-            classes=self.classes,
-            normalization=self.normalization,
-            feature_names=self.feature_names,
         )
         model._engines.learned = engines.learned
         return model
@@ -235,20 +226,32 @@ class Model:
         if any(each.name == layer and self._answers.is_side(each) for each in self.network.outputs):
             facts["answers"] = "side"
         wanted = shapes(network)
-        return Model(
+        return self._copy(
             network,
             {name: self._parameters[name] for of, name in wanted if of == "parameter"},
             {name: self._states[name] for of, name in wanted if of == "state"},
-            dtype=self.dtype,
             target=None,
-            backend=self.backend,
-            threads=self.threads,
             facts=facts,
             code=Description.of(network) if self._code else None,
+            metrics=(),
             classes=classes,
-            normalization=self.normalization,
-            feature_names=self.feature_names,
         )
+
+    def _copy(
+        self,
+        network: Network,
+        parameters: Mapping[str, Array],
+        states: Mapping[str, Array],
+        **changes: Any,
+    ) -> Model:
+        """A model of these arrays that is this one otherwise. changes : keywords of ``Model``."""
+        mine: dict[str, Any] = {
+            "dtype": self.dtype, "target": self.target, "backend": self.backend,
+            "threads": self.threads, "facts": self.facts, "code": self._code,
+            "metrics": self.metrics, "classes": self.classes,
+            "normalization": self.normalization, "feature_names": self.feature_names,
+        }  # fmt: skip
+        return Model(network, parameters, states, **(mine | changes))
 
     def matrix(self, name: str) -> Any:
         """The weights of a sparse layer, of windows or any other as a scipy.sparse.csr_array
