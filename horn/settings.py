@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from horn.job import Job
     from horn.strategies import Strategy
 
-TRUE, FALSE, NONE = ("true", "yes", "on"), ("false", "no", "off"), ("none", "null")
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+NONE = ("none", "null")
 JOB_KEYS = (
     "batch_size", "epochs", "iterations", "validation", "target", "dtype", "check", "keep_best",
     "name", "initial", "stateful", "truncate", "buckets", "recompute",
@@ -173,14 +174,14 @@ def _typed(key: str, text: str, hint: Any) -> Any:
     lower = text.lower()
     if type(None) in kinds and lower in NONE:
         return None
-    if bool in kinds and lower in TRUE + FALSE:
-        return lower in TRUE
     for kind in (int, float):
         if kind in kinds:
             try:
                 return kind(text)
             except ValueError:
                 pass
+    if bool in kinds and lower in TRUE + FALSE:
+        return lower in TRUE
     if str in kinds:
         return text
     names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}

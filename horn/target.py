@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from horn.job import Job
     from horn.run_result import Run
 
-TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
 
 @dataclass(frozen=True)
 class JobTarget:
@@ -219,8 +217,8 @@ def _typed(key: str, text: str, parameter: inspect.Parameter) -> Any:
     if kind not in kinds.values():
         kind = type(parameter.default)
     if kind is bool:
-        if text.lower() in TRUE + FALSE:
-            return text.lower() in TRUE
+        if text.lower() in settings.TRUE + settings.FALSE:
+            return text.lower() in settings.TRUE
         raise JobError(f"--{key} is true or false, got {text!r}")
     if kind not in (int, float):
         return text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import io
 import os
 import re
@@ -17,7 +18,7 @@ import click
 import numpy as np
 import pytest
 
-from horn import cli
+from horn import cli, settings, target
 from horn.cli import _end
 from horn.errors import JobError
 from tests.cli.conftest import JOB, Result
@@ -286,6 +287,17 @@ def test_a_wrong_gradient_that_is_meant_is_not_checked(run: Any, folder: Path) -
 )
 def test_a_setting_that_does_not_fit(run: Any, setting: str, message: str) -> None:
     assert_refused(run("submit", "job.py", "--set", setting), 2, message)
+
+
+@pytest.mark.parametrize("word", ["true", "YES", "on", "1", "false", "No", "off", "0"])
+def test_a_setting_is_true_by_the_words_that_a_parameter_is_true_by(
+    word: str, folder: Path
+) -> None:
+    """``-- --flag 1`` was, and ``--set check=1`` was refused."""
+    by_setting = target.load_job(str(folder / "job.py"), (), [f"check={word}"]).check
+    assert by_setting is (word.lower() in settings.TRUE)
+    parameter = inspect.Parameter("flag", inspect.Parameter.KEYWORD_ONLY, default=False)
+    assert target._typed("flag", word, parameter) is by_setting
 
 
 @pytest.mark.parametrize(
