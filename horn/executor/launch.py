@@ -34,7 +34,7 @@ from horn.executor.job_entry import JobEntry
 from horn.executor.monitor import NOBODY, Outcome, TaskMonitor
 from horn.executor.progress_record import ProgressRecord
 from horn.executor.remote_pool import RemoteTaskPool
-from horn.executor.restarts import Restarts, unit_of
+from horn.executor.restarts import Restarts, RestartUnit
 from horn.executor.stalls import MARGIN_S, StallDetector, StalledRanks
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
@@ -393,7 +393,9 @@ class Attempts:
         is_joined = settings.made_strategy.is_joined
         watch = StallDetector(
             pool.pids,
-            lambda rank: "run" if self.recovery.journals is None else unit_of(topology, rank),
+            lambda rank: (
+                "run" if self.recovery.journals is None else RestartUnit.of(topology, rank).name
+            ),
             settings.start_timeout,
             None if is_joined else timeout_s + heartbeat_s(timeout_s) + MARGIN_S,
             pool.stopped,

@@ -27,9 +27,21 @@ logger = logging.getLogger(__name__)
 ECHO_S = 0.5  # after the report of a lost peer: wait for how that one ended
 
 
-def unit_of(topology: Topology, rank: int) -> str:
-    """The unit that restarts with a rank: a server, or a group."""
-    return topology.name(rank) if topology.is_server(rank) else f"group {topology.group(rank)}"
+@dataclass(frozen=True)
+class RestartUnit:
+    """What restarts together: a server, or the tasks of a group. group : None of a server."""
+
+    name: str
+    ranks: tuple[int, ...]
+    group: int | None
+
+    @classmethod
+    def of(cls, topology: Topology, rank: int) -> RestartUnit:
+        """The unit of a rank."""
+        if topology.is_server(rank):
+            return cls(topology.name(rank), (rank,), None)
+        group = topology.group(rank)
+        return cls(f"group {group}", tuple(topology.ranks(group)), group)
 
 
 @dataclass(eq=False)
@@ -58,15 +70,9 @@ class Restarts:
         every, first = range(self.topology.n_groups), self.first_groups
         self.groups = set(every if first is None else first)
         self.leaving: set[int] = set()
-        self._counts: Counter[str] = Counter()
-        self._due: dict[str, tuple[float, str]] = {}  # by unit: when to start it again, and why
-        self._held: dict[str, list[tuple[int, Any]]] = {}  # by unit: its withheld reports
-
-    def ranks(self, unit: str) -> list[int]:
-        kind, _, number = unit.partition(" ")
-        if kind == "server":
-            return [self.topology.server(int(number))]
-        return self.topology.ranks(int(number))
+        self._counts: Counter[RestartUnit] = Counter()
+        self._due: dict[RestartUnit, tuple[float, str]] = {}  # when to start it again, and why
+        self._held: dict[RestartUnit, list[tuple[int, Any]]] = {}  # its withheld reports
 
     def begin(self) -> None:
         """Start all servers and groups."""
@@ -111,10 +117,10 @@ class Restarts:
 
     def hear(self, rank: int, said: Any) -> bool:
         """Whether a message is about a failure that a restart repairs."""
-        unit = unit_of(self.topology, rank)
+        unit = RestartUnit.of(self.topology, rank)
         if isinstance(said, EpochRow):  # it works, and so do servers
             for counted in [*self._counts]:
-                if counted == unit or counted.startswith("server"):
+                if counted == unit or counted.group is None:
                     del self._counts[counted]
             return False
         is_end, monitor = isinstance(said, int), self.monitor
@@ -140,14 +146,14 @@ class Restarts:
             return False
         return True
 
-    def _is_own(self, unit: str, failed: FailureReport) -> bool:
+    def _is_own(self, unit: RestartUnit, failed: FailureReport) -> bool:
         """Whether all missing ranks are of this unit, or a peer was lost and none was late."""
         if "BarrierTimeout" not in failed.kinds:
             return True
         absent = failed.absent_ranks
-        return bool(absent) and all(unit_of(self.topology, rank) == unit for rank in absent)
+        return bool(absent) and set(absent) <= set(unit.ranks)
 
-    def _note(self, unit: str, at: float, rank: int, said: Any, why: str = "") -> None:
+    def _note(self, unit: RestartUnit, at: float, rank: int, said: Any, why: str = "") -> None:
         before = self._due.get(unit)
         if before is None:
             self._due[unit] = at, why
@@ -155,7 +161,7 @@ class Restarts:
             self._due[unit] = min(at, before[0]), before[1] if at >= before[0] else why or before[1]
         self._held.setdefault(unit, []).append((rank, said))
 
-    def _give_up(self, unit: str) -> None:
+    def _give_up(self, unit: RestartUnit) -> None:
         """Pass the withheld reports of a unit to the monitor."""
         self._due.pop(unit, None)
         for rank, said in self._held.pop(unit, []):
@@ -173,20 +179,19 @@ class Restarts:
         for unit, (at, why) in list(self._due.items()):
             if now < at:
                 continue
-            ranks = self.ranks(unit)
+            ranks = unit.ranks
             del self._due[unit]
             self._held.pop(unit, None)
             self._counts[unit] += 1
             self.attempt += 1
             again = self._counts[unit]
-            logger.warning("restarting %s attempt=%d reason=%s", unit, again, why)
-            self.watcher.note(f"Restarting {unit} (attempt {again} of {self.most}): {why}")
+            logger.warning("restarting %s attempt=%d reason=%s", unit.name, again, why)
+            self.watcher.note(f"Restarting {unit.name} (attempt {again} of {self.most}): {why}")
             self.pool.renew(ranks)
             self.monitor.forget(ranks, self.pool.pids)
             self.start(ranks, self.attempt)
-            group = None if unit.startswith("server") else self.topology.group(ranks[0])
-            if group is not None and group in self.leaving:
-                self.pool.tell(LeaveRun(group))
+            if unit.group is not None and unit.group in self.leaving:
+                self.pool.tell(LeaveRun(unit.group))
         self._let_go()
 
 
