@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from horn import ir
 from horn.compiler.storage import Storage
-from horn.ir import ZERO, Node, Op, const, make, mul, select
+from horn.ir import ZERO, Node, Op, const, make, select
 from horn.layers import Layer
-from horn.program import BatchSum, ChannelSum, Frame, Output, Rank
+from horn.program import BatchSum, ChannelSum, Frame, Rank
 
 
 class LayerQuestions:
@@ -25,7 +25,7 @@ class LayerQuestions:
         if axis not in inside.axes:  # a target that is one number, or a State
             if axis == "b":
                 return ir.reduce(monoid, axis, inside)
-            inside = mul(inside, self.storage.ones(frame, axis))
+            inside = self.storage.spread(inside, axis, frame)
         if not monoid.startswith("arg"):
             return self.storage.reduction_loop(inside, axis, monoid, frame, stem)
         # The first place of the extreme, or of NaN: tasks can combine both steps. The stored values
@@ -54,7 +54,7 @@ class LayerQuestions:
         frame = Frame(layer.index)
         for letter in "bo":
             if letter not in inside.axes:
-                inside = mul(inside, self.ones(frame, letter))
+                inside = self.storage.spread(inside, letter, frame)
         kept = self.storage.store(inside, frame, "bo", f"{layer.name}.asked").value
 
         def fill(name: str) -> None:
@@ -62,17 +62,6 @@ class LayerQuestions:
 
         key, stem = (frame, "batch sum", inside), f"{layer.name}.batch_sum"
         return self.storage.once(key, frame, "bo", stem, fill)
-
-    def ones(self, frame: Frame, letter: str) -> Node:
-        """A one for each row, or neuron."""
-        if letter == "o":
-            return self.storage.ones(frame, "o")
-
-        def fill(name: str) -> None:
-            self.storage.loop(frame, [Output(name, const(1.0))])
-
-        key = (frame, "ones of rows", const(1.0))
-        return self.storage.once(key, frame, "bo", "ones", fill)
 
     def samples(self, layer: Layer, is_share: bool) -> Node:
         """The number of samples in the batch; in sequences, of those that have the step. is_share :
@@ -98,7 +87,7 @@ class LayerQuestions:
         """The sum over all positions of each neuron's channel."""
         frame = Frame(layer.index)
         if "o" not in inside.axes:
-            inside = mul(inside, self.storage.ones(frame, "o"))
+            inside = self.storage.spread(inside, "o", frame)
         kept = self.storage.store(inside, frame, inside.axes, f"{layer.name}.asked")
 
         def fill(name: str) -> None:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from horn import ir
 from horn.aggregates import Aggregate
 from horn.compiler.backward import Backward
 from horn.compiler.fusion import with_pairs
 from horn.compiler.layer_code import LayerCode, NetworkCode
-from horn.compiler.messages import MessageExpressions, StepTrace, where_member
+from horn.compiler.messages import MessageExpressions, where_member
 from horn.compiler.output_losses import Losses
-from horn.compiler.steps import Arrangement, on_circles
-from horn.compiler.storage import COSTLY, Storage
+from horn.compiler.sequences import StepValues
+from horn.compiler.steps import Arrangement
+from horn.compiler.storage import Phase, Storage
 from horn.compiler.thinning import Thinning
 from horn.compiler.updates import Updates
 from horn.ir import (
     OUTPUT,
     ZERO,
-    Node,
     Op,
-    Scalar,
     const,
     leaf,
     load,
@@ -30,7 +28,6 @@ from horn.ir import (
     select,
 )
 from horn.language.layers import Reading, read_aggregate
-from horn.layers import Layer
 from horn.network import Network
 from horn.optimizers import Optimizer
 from horn.program import (
@@ -51,8 +48,8 @@ VALID = "valid"  # in sequences that end early: 1 at the sample's own steps, els
 
 class Builder:
     """Builds one program from its parts: the code of each layer, storage (buffers and statements),
-    messages (a neuron's reads), thinning (neurons that sit out) and, in training, updates and
-    backward.
+    messages (a neuron's reads), thinning (neurons that sit out), sequences (what steps hand on)
+    and, in training, updates and backward.
 
     optimizer : None for inference. learns : whether a training step has its backward and changes
     arrays; else it is its loss alone. The rest is as for ``training_program``.
@@ -90,7 +87,6 @@ class Builder:
             masked=bool(masked), fuse=fuse, sends=learns,
         )  # fmt: skip
         self.messages.target = self.losses.target
-        self.on_circles = on_circles(network) if ragged else frozenset[int]()
         # Gradients of losses of the last step of sequences, and their layers.
         self.seeds: dict[str, int] = {}
         self.thinning = Thinning(self.storage, self.messages, thin and not network.steps)
@@ -99,6 +95,7 @@ class Builder:
             fuses = fuse and not part  # with parts, gradients add up, and are applied afterwards
             updates = Updates(self.storage, self.messages, self.thinning, optimizer, fuse=fuses)
             self.training = Backward(self.storage, self.messages, self.thinning, updates, masked)
+        self.sequences = StepValues(self.storage, self.messages, self.training, ragged)
 
     def build(self, aggregates: Sequence[Aggregate] = ()) -> Program:
         net, storage = self.network, self.storage
@@ -196,7 +193,7 @@ class Builder:
         if self.training is not None and code.reads_target:
             self.losses.target(layer)  # where all steps are computed: who pushes hears it at each
         if self.storage.steps:
-            self.start_traces(code)
+            self.sequences.start_traces(code)
         value = self.messages.at_vertex(code.forward.output, code, "forward")
         if layer.index in self.masked:
             self.storage.buffer(members_of(layer), axes, "given")
@@ -207,16 +204,16 @@ class Builder:
             for name in code.forward.states:
                 now = self.storage.buffer(f"{layer.name}.{name}.now", axes)
                 after = next(each)
-                states.append(Output(now, self.kept_behind_end(now, axes, after)))
+                states.append(Output(now, self.sequences.kept_behind_end(now, axes, after)))
         if self.storage.steps:
-            self.start(code)
-        parts = self.parts_of_gradients(code)
+            self.sequences.start_states(code)
+        parts = self.sequences.parts_of_gradients(code)
         for name in parts:
             self.storage.buffer(name, axes)
         kept = [*states, *(Output(name, node) for name, node in parts.items())]
         if code.interlayer is None:
             self.storage.buffer(sent, axes)
-            self.storage.loop(frame, [Output(sent, self.kept(layer, value)), *kept])
+            self.storage.loop(frame, [Output(sent, self.sequences.kept(layer, value)), *kept])
             self.storage.remember(value, sent)
         else:
             raw = self.storage.buffer(self.storage.apart(f"{layer.name}.raw"), axes)
@@ -225,110 +222,15 @@ class Builder:
         for name, node in parts.items():
             self.storage.remember(node, name)
         if code.interlayer is not None:
-            self.messages.known[layer.index, "inter", OUTPUT] = load(raw, "bo")
-            value = self.messages.at_vertex(code.interlayer, code, "inter")
+            self.messages.known[layer.index, "interlayer", OUTPUT] = load(raw, "bo")
+            value = self.messages.at_vertex(code.interlayer, code, "interlayer")
             self.storage.buffer(sent, axes)
-            self.storage.loop(frame, [Output(sent, self.kept(layer, value))])
+            self.storage.loop(frame, [Output(sent, self.sequences.kept(layer, value))])
             self.storage.remember(value, sent)
         for name, output in zip(code.forward.states, states, strict=False):
             self.messages.states[layer.index, name] = load(output.buffer, "bo")
         if self.storage.steps:
-            self.assign_traces(code)
-
-    def start_traces(self, code: LayerCode) -> None:
-        """Make buffers for the SynapseStates that each sample carries from step to step, and their
-        beginnings. Without gradients they have one step, which is overwritten.
-        """
-        layer, storage = code.layer, self.storage
-        for name in code.forward.traces:
-            for position in positions(layer):
-                array, frame = layer.incoming(name, position), Frame(layer.index, position)
-                letters = "o" if position is None else "oi"
-                axes, own = storage.axes_of(frame, "b" + letters), storage.axes_of(frame, letters)
-                storage.persistent(array, own, "state")
-                is_one = code.is_local or self.training is None
-                now = storage.buffer(f"{array}.now", axes, "carried" if is_one else "work")
-                start = now if is_one else storage.late(now, axes, 1)
-                before = load(start, "b" + letters)
-                begins = make(Op.GT, Scalar("begins"), ZERO)
-                value = select(begins, load(array, letters), before)
-                explicit = storage.explicit_letters(frame, "b" + letters)
-                with storage.at("first"):
-                    storage.loop(frame, [Output(start, value, letters=explicit)])
-                self.messages.traces[array] = StepTrace(frame, letters, before, now)
-
-    def assign_traces(self, code: LayerCode) -> None:
-        """Assign the SynapseStates of a step, after all reads of their old values."""
-        layer = code.layer
-        if not code.forward.traces:
-            return
-        if self.training is not None and code.is_local:
-            with self.messages.together():
-                self.training.updates.gather(code)
-        for position in positions(layer):
-            outputs = []
-            for name, node in code.forward.traces.items():
-                trace = self.messages.traces[layer.incoming(name, position)]
-                value = (
-                    self.messages.at_bias(node, code)
-                    if position is None
-                    else self.messages.at_link(node, code, position)
-                )
-                if (valid := self.storage.valid) is not None:  # behind the end nothing changes
-                    value = select(make(Op.NE, valid, ZERO), value, trace.before)
-                explicit = self.storage.explicit_letters(trace.frame, "b" + trace.letters)
-                outputs.append(Output(trace.now, value, letters=explicit))
-            self.storage.loop(Frame(layer.index, position), outputs)
-
-    def kept(self, layer: Layer, value: Node) -> Node:
-        """The outputs of a layer; behind the end of a sequence a layer on a circle repeats its
-        last ones, so that nothing grows beyond the values of the sequence itself.
-        """
-        if not self.ragged or layer.index not in self.on_circles:
-            return value
-        return self.kept_behind_end(
-            self.messages.output_name(layer), ("b", f"n{layer.index}"), value
-        )
-
-    def kept_behind_end(self, name: str, axes: tuple[str, ...], value: Node) -> Node:
-        """A value at the steps of a sequence; behind its end the last one."""
-        if self.storage.valid is None:
-            return value
-        before = self.storage.late(name, axes, 1)
-        return select(make(Op.NE, self.storage.valid, ZERO), value, load(before, "bo"))
-
-    def parts_of_gradients(self, code: LayerCode) -> dict[str, Node]:
-        """The costly values of sequences that gradients need, by the name of a buffer. They are
-        kept for each step, instead of the sums that they are computed from.
-        """
-        if self.training is None or not self.storage.steps or code.backward is not None:
-            return {}
-        again = set(ir.walk(*code.derived.roots))
-        pending = [code.forward.output, *code.forward.states.values()]
-        seen = dict.fromkeys(pending)
-        while pending:
-            node = pending.pop()
-            if node.op is not Op.REDUCE:  # its nodes belong to single messages
-                new = [arg for arg in node.args if arg not in seen]
-                seen |= dict.fromkeys(new)
-                pending += new
-        costly = [n for n in seen if n.op in COSTLY and n.axes == "bo" and n in again]
-        found = self.messages.all_at_vertex(costly, code, "forward")
-        return {f"{code.layer.name}.part.{k}": node for k, node in enumerate(found)}
-
-    def start(self, code: LayerCode) -> None:
-        """Set the initial States of a layer: in a sequence that continues, those of its last
-        piece.
-        """
-        layer, axis = code.layer, f"n{code.layer.index}"
-        for name in code.forward.states:
-            full = f"{layer.name}.{name}"
-            self.storage.persistent(full, (axis,), "state")
-            before = self.storage.late(f"{full}.now", ("b", axis), 1)
-            begins = make(Op.GT, Scalar("begins"), ZERO)
-            value = select(begins, load(full, "o"), load(before, "bo"))
-            with self.storage.at("first"):
-                self.storage.loop(Frame(layer.index), [Output(before, value)])
+            self.sequences.assign_traces(code)
 
     def judge(
         self, is_judged: bool, aggregates: Sequence[Aggregate]
@@ -367,7 +269,7 @@ class Builder:
         return loss, losses, measured
 
     @contextmanager
-    def aside(self, phase: str) -> Iterator[None]:
+    def aside(self, phase: Phase) -> Iterator[None]:
         known = dict(self.messages.known)
         with self.storage.aside(phase):
             yield
@@ -386,11 +288,6 @@ class Builder:
         self.storage.buffer(name, ("b",))
         self.storage.loop(frame, [Output(name, value)])
         return name
-
-
-def positions(layer: Layer) -> list[int | None]:
-    """The positions of a layer's links, and None for the bias."""
-    return [*range(len(layer.links)), *([] if layer.bias is None else [None])]
 
 
 def training_program(

@@ -12,6 +12,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -35,12 +36,15 @@ from horn.ir import (
     mul,
     select,
 )  # fmt: skip
+from horn.ir.neuron_ir import Kind
 from horn.language.source import source_of
 from horn.layers import Layer, Link
 from horn.neuron import OF_A_SAMPLE, WEIGHT
 from horn.optimizers import PREVIOUS_UPDATE, Optimizer, no_previous
 from horn.program import ERRORS, Draw, Frame, members_of
 
+# The text that abstract nodes are of; "late": of an interlayer, for what comes from later steps.
+Text = Kind | Literal["late", "aggregate"]
 TALL = 8  # levels of operations: a taller expression is stored where all neurons read it
 
 
@@ -92,7 +96,7 @@ class StepTrace:
 class MessageExpressions:
     """Replaces leaves of the neuron's IR by the program's buffers.
 
-    known : (layer, phase, abstract node) -> its expression. states : (layer, State) -> its value
+    known : (layer, text, abstract node) -> its expression. states : (layer, State) -> its value
     after forward.
     """
 
@@ -100,7 +104,7 @@ class MessageExpressions:
         self.storage, self.code, self.optimizer = storage, code, optimizer
         self.network = storage.network
         self.questions = LayerQuestions(storage)
-        self.known: dict[tuple[int, str, Node], Node] = {}
+        self.known: dict[tuple[int, Text, Node], Node] = {}
         self.states: dict[tuple[int, str], Node] = {}
         self.target: Callable[[Layer], Node] | None = None  # the target of an output
         self.traces: dict[str, StepTrace] = {}  # in sequences, by the name of the array
@@ -108,11 +112,11 @@ class MessageExpressions:
         self.placed: dict[tuple[Frame, str], dict[Node, Node]] = {}
         self.n_placing = 0  # how many such replacements go on, one inside the other
 
-    def at_vertex(self, root: Node, code: LayerCode, phase: str) -> Node:
+    def at_vertex(self, root: Node, code: LayerCode, text: Text) -> Node:
         """An abstract expression of one neuron over buffers, with letters (b, o) of its layer."""
-        return self.all_at_vertex([root], code, phase)[0]
+        return self.all_at_vertex([root], code, text)[0]
 
-    def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, phase: str) -> list[Node]:
+    def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, text: Text) -> list[Node]:
         """Translate several expressions, with their common parts once."""
         return [*self.each_at_vertex(roots, code, phase)]
 
@@ -123,14 +127,14 @@ class MessageExpressions:
         done: dict[Node, Node] = {}  # also for questions inside of questions
 
         def find(node: Node) -> Node | None:
-            key = (layer.index, phase, node)
+            key = (layer.index, text, node)
             if key in self.known:
                 return self.known[key]
             found: Node | None = None
             if node.op is Op.STOP_GRADIENT:  # the gradients are derived already
                 found = ir.replace(node.args[0], find, done)
             elif node.op is Op.REDUCE and node.value[1] == "i":
-                found = self.over_messages(node, code, phase)
+                found = self.over_messages(node, code, text)
             elif node.op is Op.REDUCE and node.value[1] == "b" and self.storage.steps:
                 inside = ir.replace(node.args[0], find, done)
                 is_back = ir.contains(node.args[0], Op.UPSTREAM)
@@ -143,21 +147,21 @@ class MessageExpressions:
                     frame, stem = Frame(layer.index), f"{layer.name}.asked"
                     done[core] = self.storage.store(inside, frame, inside.axes, stem)
                     if not self.storage.steps:  # backward reads the buffer that forward stored
-                        self.known[layer.index, phase, core] = done[core]
+                        self.known[layer.index, text, core] = done[core]
                 inside = ir.replace(node.args[0], find, done)
                 found = self.questions.over_all(inside, monoid, axis, layer)
             elif node.op is Op.HALFWAY:  # the next reads its bounds, not all that were before
                 for end in node.args:
-                    if (layer.index, phase, end) not in self.known:
+                    if (layer.index, text, end) not in self.known:
                         stored = self.questions.bound(ir.replace(end, find, done), layer)
-                        done[end] = self.known[layer.index, phase, end] = stored
-                found = make(Op.HALFWAY, *(self.known[layer.index, phase, e] for e in node.args))
+                        done[end] = self.known[layer.index, text, end] = stored
+                found = make(Op.HALFWAY, *(self.known[layer.index, text, e] for e in node.args))
             elif node.op is Op.CHANNEL_SUM:
                 found = self.questions.channel_sum(ir.replace(node.args[0], find, done), layer)
             elif node.op is Op.RANK:
                 found = self.questions.rank(ir.replace(node.args[0], find, done), layer)
             elif not node.args:
-                found = self.vertex_leaf(node, code, phase)
+                found = self.vertex_leaf(node, code, text)
             if found is not None:
                 self.known[key] = found
             return found
@@ -165,7 +169,7 @@ class MessageExpressions:
         for root in roots:
             yield ir.replace(root, find, done)
 
-    def vertex_leaf(self, node: Node, code: LayerCode, phase: str) -> Node:
+    def vertex_leaf(self, node: Node, code: LayerCode, text: Text) -> Node:
         layer = code.layer
         axis = f"n{layer.index}"
         if node.op in (Op.CONST, Op.LOAD):
@@ -182,7 +186,7 @@ class MessageExpressions:
             return self.storage.learned(name, (axis,), "o")
         if node.op is Op.STATE:
             now = self.states.get((layer.index, node.value))
-            if now is not None and phase == "backward":
+            if now is not None and text == "backward":
                 return now
             name = f"{layer.name}.{node.value}"
             if self.storage.steps and node.value in code.forward.states:
@@ -192,7 +196,7 @@ class MessageExpressions:
         if node.op is Op.INDEX:
             return self.questions.index(layer, "o")
         if node.op is Op.COUNT:
-            return self.fan(layer, "fan_in" if phase == "forward" else "fan_out", node.value)
+            return self.fan(layer, "fan_in" if text == "forward" else "fan_out", node.value)
         if node.op is Op.OUTPUT:
             return load(self.output_name(layer), "bo")
         if node.op is Op.LOSS:
@@ -245,19 +249,19 @@ class MessageExpressions:
 
     # --- messages
 
-    def over_messages(self, node: Node, code: LayerCode, phase: str) -> Node:
+    def over_messages(self, node: Node, code: LayerCode, text: Text) -> Node:
         """A reduction over a neuron's messages: over every link, and the bias."""
         monoid, _ = node.value
         arg = node.args[0]
         layer = code.layer
-        stem = f"{layer.name}.{monoid}" if phase == "forward" else f"{layer.name}.back"
+        stem = f"{layer.name}.{monoid}" if text == "forward" else f"{layer.name}.back"
         if monoid in ("argmax", "argmin"):
             return self.arg_over_messages(node, code)
         total: Node = const(ir.IDENTITY[monoid])
         if ir.contains(arg, Op.ERROR, Op.ERROR_DRAW):
             frame = Frame(layer.index, ERRORS)
             return self.storage.reduced(self.at_errors(arg, code), "i", monoid, frame, stem)
-        if phase == "forward":
+        if text == "forward":
             for position, _ in enumerate(layer.links):
                 frame = Frame(layer.index, position)
                 here = self.at_link(arg, code, position)
@@ -596,7 +600,7 @@ class MessageExpressions:
             return self.at_link(receiver.derived.input, receiver, out.position)
         return ZERO
 
-    def through_interlayer(self, code: LayerCode, sent: Node, phase: str = "inter") -> Node:
+    def through_interlayer(self, code: LayerCode, sent: Node, text: Text = "interlayer") -> Node:
         """d loss / d (the values fed forward), from d loss / d (the layer's outputs)."""
         layer = code.layer
         frame = Frame(layer.index)
@@ -607,9 +611,9 @@ class MessageExpressions:
             inner = self.storage.reduction_loop(sent * y, "o", "sum", frame, f"{layer.name}.inner")
             return y * (sent - inner)
         slope = derive.gradient(code.interlayer, UPSTREAM, [OUTPUT], layerwide=True)[OUTPUT]
-        self.known[(layer.index, phase, OUTPUT)] = self.known[layer.index, "inter", OUTPUT]
-        self.known[(layer.index, phase, UPSTREAM)] = sent
-        return self.at_vertex(slope, code, phase)
+        self.known[(layer.index, text, OUTPUT)] = self.known[layer.index, "interlayer", OUTPUT]
+        self.known[(layer.index, text, UPSTREAM)] = sent
+        return self.at_vertex(slope, code, text)
 
 
 def state_back(layer: Layer, name: str) -> str:

@@ -102,7 +102,7 @@ class Losses:
         if is_whole:
             self.storage.loop(frame, [Output(name, loss)])
         else:
-            wide = loss if "o" in loss.axes else self._wide(loss, frame)
+            wide = loss if "o" in loss.axes else self.storage.spread(loss, "o", frame)
             self.storage.loop(frame, [Output(name, wide, "o", "sum")])
         if by_steps:
             part, share = load(name, "b"), self._share_of_a_step(last)
@@ -150,7 +150,7 @@ class Losses:
         loss = target * (make(Op.LOG, total) - own)
         if self.reads[last.name].kind == "label":
             return Judged(loss, output - target)
-        wide = target if "o" in target.axes else self._wide(target, frame)
+        wide = target if "o" in target.axes else self.storage.spread(target, "o", frame)
         sums = self.storage.reduction_loop(wide, "o", "sum", frame, f"{last.name}.target.sum")
         return Judged(loss, output * sums - target)
 
@@ -208,6 +208,3 @@ class Losses:
             self.storage.loop(frame, [Output(name, ZERO)])
         self.storage.loop(frame, [Output(name, load(name, "b") + part)])
         return name
-
-    def _wide(self, node: Node, frame: Frame) -> Node:
-        return make(Op.MUL, node, self.storage.ones(frame, "o"))

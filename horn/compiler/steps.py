@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from horn import refusals
 from horn.compiler.fusion import fused, told_in_place
 from horn.compiler.parts import Sums
+from horn.compiler.storage import Phase
 from horn.errors import CompileError
 from horn.ir import const
 from horn.network import Network
@@ -71,7 +72,7 @@ class Arrangement:
         self,
         network: Network,
         buffers: dict[str, Buffer],
-        phases: dict[str, list[Statement]],
+        phases: dict[Phase, list[Statement]],
         keep: Iterable[str],
         seeds: Mapping[str, int],
         part: int = 0,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -48,7 +49,7 @@ COSTLY = (
     Op.ERF, Op.ERFC, Op.ATAN, Op.POW, Op.ATAN2,
 )  # fmt: skip
 # The phases of a sequence's program, in the order in which steps.py arranges them.
-PHASES = ("first", "forward", "judge", "backward", "last")
+Phase = Literal["first", "forward", "judge", "backward", "last"]
 STORED = 8  # plain operations: what it costs to store the value of an expression, and read it
 
 
@@ -75,7 +76,7 @@ class Storage:
         self.probes: dict[str, str] = {}  # as in Program
         self.steps = network.steps
         self.valid: Node | None = None  # in sequences that end early, lower.VALID
-        self.phases: dict[str, list[Statement]] = {phase: [] for phase in PHASES}
+        self.phases: dict[Phase, list[Statement]] = {phase: [] for phase in get_args(Phase)}
 
     # --- buffers
 
@@ -143,12 +144,12 @@ class Storage:
     def emit(self, statement: Statement) -> None:
         self.statements.append(statement)
 
-    def begin(self, phase: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """Emit the next statements into a phase of a sequence's program (steps.py)."""
         self.statements = self.phases[phase]
 
     @contextmanager
-    def at(self, phase: str) -> Iterator[None]:
+    def at(self, phase: Phase) -> Iterator[None]:
         """Emit into a phase for a while."""
         emitted = self.statements
         self.begin(phase)
@@ -156,7 +157,7 @@ class Storage:
         self.statements = emitted
 
     @contextmanager
-    def aside(self, phase: str) -> Iterator[None]:
+    def aside(self, phase: Phase) -> Iterator[None]:
         """Emit into a phase for a while; values stored meanwhile are of one step, for it alone."""
         kept = stored, parts, values = self.stored, self.parts, self.values
         self.stored, self.parts, self.values = dict(stored), set(parts), dict(values)
@@ -442,7 +443,7 @@ class Storage:
         here = {letters: node for letters, node in sides.items() if letters}
         if axis == "b" and "bi" not in here:  # a product with ones, times the shared factor
             weight = here.pop("oi", None)
-            here["bi"] = self.ones_of_senders(frame)
+            here["bi"] = self.ones(frame, "b")
             found = self.window_term(here, axis, frame, each, stem)
             return found if weight is None else mul(found, _of_shared(weight, each))
         if len(here) == 1:
@@ -466,14 +467,6 @@ class Storage:
 
         return self.once(key, out, letters, stem, fill)
 
-    def ones_of_senders(self, frame: Frame) -> Node:
-        """A one for each sample and sender of a link."""
-
-        def fill(name: str) -> None:
-            self.loop(frame, [Output(name, const(1.0))])
-
-        return self.once((frame, "ones", const(1.0)), frame, "bi", "ones", fill)
-
     def drop_unread(self) -> None:
         """Drop expanded arrays that nobody reads."""
         lists = [self.statements, *self.phases.values()]
@@ -489,6 +482,16 @@ class Storage:
         return mul(node, self.ones(frame, letter))
 
     def ones(self, frame: Frame, letter: str) -> Node:
+        """A one for each neuron of the layer ("o"), sender of the link ("i"), or row of the batch
+        ("b": for each of its neurons, or of the link's senders).
+        """
+        if letter == "b":
+
+            def fill(name: str) -> None:
+                self.loop(frame, [Output(name, const(1.0))])
+
+            letters = "bo" if frame.link is None else "bi"
+            return self.once((frame, "ones of rows", const(1.0)), frame, letters, "ones", fill)
         layer = frame.layer if letter == "o" else self.link(frame).source.index
         name = f"layer{layer}#ones"
         self.persistent(name, (f"n{layer}",), "constant", ("ones", layer))

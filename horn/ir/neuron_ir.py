@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal
 
 from horn import ir
 from horn.activations import Activation
 from horn.errors import CompileError
 from horn.ir import Node, Op
 from horn.neuron import WEIGHT, Neuron, weights_of
+
+Kind = Literal["forward", "backward", "interlayer", "loss"]  # of a text that becomes IR
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 from horn import ir, refusals
 from horn.errors import CompileError
 from horn.ir import Node, Op, const
-from horn.ir.neuron_ir import BackwardIR, ForwardIR, NeuronContext
+from horn.ir.neuron_ir import BackwardIR, ForwardIR, Kind, NeuronContext
 from horn.language.calls import Calls
 from horn.language.expressions import Expressions
 from horn.language.functions import Functions
@@ -37,7 +37,7 @@ class SymbolicRun:
     the run's place and variables, ``expressions`` the rules of syntax, ``functions`` the calls.
     """
 
-    def __init__(self, context: NeuronContext | None, kind: str) -> None:
+    def __init__(self, context: NeuronContext | None, kind: Kind) -> None:
         self.scope = scope = Scope(context, kind)
         self.expressions = expressions = Expressions(scope)
         self.names = Names(scope, expressions)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from horn import ir
 from horn.errors import CompileError
 from horn.ir import Node, Op, const, leaf, select
-from horn.ir.neuron_ir import NeuronContext
+from horn.ir.neuron_ir import Kind, NeuronContext
 from horn.language.references import (
     ActivationRef,
     MessageRef,
@@ -69,14 +69,14 @@ class CallFrame:
 class Scope:
     """The place of a run in the text, and the values of its names.
 
-    kind : "forward", "backward", "interlayer" or "loss". context : None for a plain function.
+    kind : of the text. context : None for a plain function.
     sources, call_sites : of the functions that are being run, the innermost last. rounds : of the
     loops over constants, likewise. n_calls, n_again : the calls of functions so far, and those by
     themselves. drawn : where each draw was made, its calls, place and rounds. asked : what the text
     asked about its layer.
     """
 
-    def __init__(self, context: NeuronContext | None, kind: str) -> None:
+    def __init__(self, context: NeuronContext | None, kind: Kind) -> None:
         self.context, self.kind = context, kind
         self.frame = CallFrame({})
         self.sources: list[Source] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import horn
 from horn import ir
 from horn.compiler import lower
-from horn.compiler.lower import COSTLY
+from horn.compiler.storage import COSTLY
 from horn.program import Loop, Repeat
 from tests.bench.bench_recurrent import GRU, LSTM, MGU
 
