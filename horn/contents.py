@@ -53,7 +53,7 @@ def _heard(link: dict[str, Any]) -> str:
 def costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[str]]:
     """For each layer: what a neuron sees of the input, and the cost of a sample and a batch."""
     layers = manifest["network"]["layers"]
-    plain = [{**layer, "links": [_told(link, shapes) for link in layer.get("links", ())]}
+    plain = [{**layer, "links": [_counted(link, shapes) for link in layer.get("links", ())]}
              for layer in layers]  # fmt: skip
     rows = manifest["facts"].get("batch_size", 1)
     itemsize = 8 if manifest["dtype"] == "float64" else 4
@@ -65,7 +65,7 @@ def costs(manifest: dict[str, Any], shapes: dict[str, list[int]]) -> list[list[s
     return found
 
 
-def _told(link: dict[str, Any], shapes: dict[str, list[int]]) -> dict[str, Any]:
+def _counted(link: dict[str, Any], shapes: dict[str, list[int]]) -> dict[str, Any]:
     weights = [n for n in shapes if n == link["weight"] or n.startswith(link["weight"] + ".")]
     edges = shapes.get(f"{link['weight']}/indices", [0])
     return {**link, "weights": len(weights), "synapses": math.prod(edges)}

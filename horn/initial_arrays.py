@@ -157,7 +157,7 @@ def _drawn(
             f"from rng, as rng.normal(size=shape): then a seed always gives the same{line}"
         )
     if found.dtype.kind not in "biuf":
-        raise ModelError(f"{wanted} it returned {_told(found)}{line}")
+        raise ModelError(f"{wanted} it returned {_in_words(found)}{line}")
     if not np.array_equal(found, again, equal_nan=True):
         raise ModelError(
             f"{wanted} it returned another when it was asked again; draw from rng, as "
@@ -187,8 +187,8 @@ def _shared_generators() -> Any:
     return {**numpy, "state": own}, random.getstate()
 
 
-def _told(found: Any) -> str:
-    """What is no array of real numbers."""
+def _in_words(found: Any) -> str:
+    """What is no array of real numbers, in words."""
     if not found.shape:
         return repr(found.item())[:80]
     kinds = {"c": "complex numbers", "U": "text", "S": "bytes"}

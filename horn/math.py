@@ -145,7 +145,7 @@ def _beyond(name: str, args: tuple[Any, ...]) -> float:
     import numpy as np
 
     with np.errstate(all="ignore"):
-        return _told(name, args, float(_numpy(name, tuple(np.float64(a) for a in args))))
+        return _observed(name, args, float(_numpy(name, tuple(np.float64(a) for a in args))))
 
 
 # Called with the name, the arguments and the result of a function without a finite result, in the
@@ -154,7 +154,7 @@ observer: ContextVar[Callable[[str, Sequence[float], float], None] | None]
 observer = ContextVar("observer", default=None)
 
 
-def _told(name: str, values: Sequence[float], found: float) -> float:
+def _observed(name: str, values: Sequence[float], found: float) -> float:
     if (observe := observer.get()) is not None:
         observe(name, values, found)
     return found
@@ -333,7 +333,7 @@ def smallest(k: int, values: Iterable[Any]) -> Any:
     _check_place("smallest", k)
     found, numbers, order = _ordered(values)
     if k > len(found):
-        return _told("smallest", (k, len(found)), _m.inf)
+        return _observed("smallest", (k, len(found)), _m.inf)
     return found[numbers.index(order[k - 1])]
 
 
@@ -342,7 +342,7 @@ def largest(k: int, values: Iterable[Any]) -> Any:
     _check_place("largest", k)
     found, numbers, order = _ordered(values)
     if k > len(found):
-        return _told("largest", (k, len(found)), -_m.inf)
+        return _observed("largest", (k, len(found)), -_m.inf)
     return found[numbers.index(order[-k])]
 
 
@@ -353,7 +353,7 @@ def median(values: Iterable[Any]) -> Any:
     found, numbers, order = _ordered(values)
     n = len(found)
     if n == 0:
-        return _told("median", (), _m.nan)
+        return _observed("median", (), _m.nan)
     lower, upper = (found[numbers.index(order[place])] for place in ((n - 1) // 2, n // 2))
     return 0.5 * lower + 0.5 * upper
 

@@ -152,7 +152,7 @@ class Journal:
         self.lost = ""
         self._begun = time.monotonic()
         self._fd = -1
-        with _told(folder, "made"):
+        with _as_journal_errors(folder, "made"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _files(self, kind: str) -> dict[int, Path]:
@@ -169,7 +169,7 @@ class Journal:
     def recover(self) -> tuple[JournalState | None, Iterator[WireMessage]]:
         """Read the newest whole state, and the messages since, all of which must be consumed."""
         number, state = 0, None
-        with _told(self.folder, "read"):
+        with _as_journal_errors(self.folder, "read"):
             for path in self.folder.glob("*.new"):
                 path.unlink()  # its writer was killed
             states = self._files("state")
@@ -184,7 +184,7 @@ class Journal:
         return state, self._since(number)
 
     def _since(self, number: int) -> Iterator[WireMessage]:
-        with _told(self.folder, "read"):
+        with _as_journal_errors(self.folder, "read"):
             yield from self._read_since(number)
 
     def _read_since(self, number: int) -> Iterator[WireMessage]:
@@ -221,7 +221,7 @@ class Journal:
 
     def _open(self, number: int) -> None:
         path = self.folder / f"journal-{number}"
-        with _told(path, "opened"):
+        with _as_journal_errors(path, "opened"):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.close()
         self._fd, self._number, self._begun = fd, number, time.monotonic()
@@ -266,7 +266,7 @@ class Journal:
             state = self.folder / f"state-{number + 1}"
             # Or what is told from now on would be left out, or find no room on a full disk.
             for written in (state, state.with_name(f"{state.name}.new")):
-                with _told(written, "removed"):
+                with _as_journal_errors(written, "removed"):
                     written.unlink(missing_ok=True)
             self._again_at = time.monotonic() + AGAIN_S
             if not self._is_failing:
@@ -280,7 +280,7 @@ class Journal:
         number, began = self._number + 1, time.monotonic()
         path = self.folder / f"state-{number}"
         new = path.with_name(f"{path.name}.new")
-        with _told(new, "written"):
+        with _as_journal_errors(new, "written"):
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 n_bytes = sum(_write(fd, record(message)) for message in _state(facts, arrays))
@@ -291,7 +291,7 @@ class Journal:
         self._state_bytes = n_bytes
         self.n_records, self.n_bytes, self.work_s = 0, 0, 0.0
         self._save_s = time.monotonic() - began
-        with _told(self.folder, "tidied up"):
+        with _as_journal_errors(self.folder, "tidied up"):
             found = [self._files(kind).items() for kind in ("journal", "state")]
             remove_files(path for files in found for n, path in files if n < number)
 
@@ -302,7 +302,7 @@ class Journal:
 
 
 @contextmanager
-def _told(path: Path, what: str) -> Iterator[None]:
+def _as_journal_errors(path: Path, what: str) -> Iterator[None]:
     """Make an OSError a JournalError: what cannot be done, with the file that it names, or path."""
     try:
         yield
