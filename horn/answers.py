@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from horn.data import Dataset
+from horn.data.lengths import within
 from horn.losses import LOSSES
 from horn.network import Network
 
 Array = np.ndarray[Any, Any]
 
 
-def answers(network: Network, target: str | None, y: Array | None) -> str | None:
+def answer_kind(network: Network, target: str | None, y: Array | None) -> str | None:
     """The kind of answer that the outputs are, by the network and the shape of the targets; None
     for numbers, which are neither right nor wrong.
     """
@@ -44,9 +45,9 @@ def answers(network: Network, target: str | None, y: Array | None) -> str | None
     return "each" if is_binary else "one-hot"
 
 
-def checked_answers(network: Network, data: Dataset, target: str | None) -> str | None:
-    """The kind of answer, as ``answers``; None too unless targets are zeros and ones as needed."""
-    kind, y = answers(network, target, data.y), data.y
+def checked_answer_kind(network: Network, data: Dataset, target: str | None) -> str | None:
+    """As ``answer_kind``, and None too unless targets are zeros and ones as needed."""
+    kind, y = answer_kind(network, target, data.y), data.y
     if kind is None or kind == "label":
         return kind
     assert y is not None
@@ -54,7 +55,7 @@ def checked_answers(network: Network, data: Dataset, target: str | None) -> str 
         return kind
     rows = y.reshape(-1, network.last.size)
     if data.lengths is not None and network.last.each_step:
-        rows = rows[valid(data.lengths, network.steps)]
+        rows = rows[within(data.lengths, network.steps).ravel()]
     if not ((rows == 0) | (rows == 1)).all():
         return None
     if kind == "one-hot" and (rows.sum(axis=1) != 1).any():
@@ -84,20 +85,15 @@ def by_step(outputs: Array, y: Array, lengths: Array | None = None) -> tuple[Arr
     """
     if outputs.ndim < 3:
         return outputs, y
-    own = valid(lengths, outputs.shape[1]) if lengths is not None else slice(None)
+    own = within(lengths, outputs.shape[1]).ravel() if lengths is not None else slice(None)
     outputs = outputs.reshape(-1, outputs.shape[-1])
     y = y.reshape(-1) if y.dtype.kind == "i" else y.reshape(outputs.shape)
     return outputs[own], y[own]
 
 
-def valid(lengths: Array, steps: int) -> Array:
-    """(n * steps,): whether a step lies within its sequence."""
-    return np.asarray(np.arange(steps) < lengths[:, None]).ravel()
-
-
 def n_answers(network: Network, data: Dataset) -> int:
     """The number of answers in a data set that can be right."""
-    kind = answers(network, "labels", data.y)
+    kind = answer_kind(network, "labels", data.y)
     n = len(data)
     if network.last.each_step:
         n = n * network.steps if data.lengths is None else int(data.lengths.sum())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.answers import checked_answers, n_answers, n_right
+from horn.answers import checked_answer_kind, n_answers, n_right
 from horn.data import Dataset, check_classes, check_features, check_labels, check_targets
 from horn.data.checks import check_target_shape
 from horn.data.in_steps import check_answers
@@ -42,7 +42,7 @@ def measure(
     else:
         total, right = engine.losses(data)
     found = {"loss": float(total) / len(data)}
-    if checked_answers(network, data, target):
+    if checked_answer_kind(network, data, target):
         found["acc"] = int(right) / n_answers(network, data)
     for metric in others:
         assert outputs is not None
@@ -60,7 +60,7 @@ def _measure_each(
         found[loss_column(layer)] = float(own) / len(data)
     for view in each(network, data, target):
         own_outputs = part_of(outputs, view.layer, view.columns)
-        kind = view.answers(target)
+        kind = view.answer_kind(target)
         if kind is not None and view.data.y is not None:
             right = n_right(kind, own_outputs, view.data.y, view.data.lengths)
             found[f"{view.prefix}acc"] = right / n_answers(view.network, view.data)

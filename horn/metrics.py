@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from horn import mistakes, texts
-from horn.answers import answers, by_step, checked_answers, n_right
+from horn.answers import answer_kind, by_step, checked_answer_kind, n_right
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.network import Network
@@ -242,7 +242,7 @@ def score(
     if metric.reads and np.isnan(outputs).any():
         return float("nan")
     if metric.reads == "answers":
-        kind = answers(network, target, y)
+        kind = answer_kind(network, target, y)
         assert kind is not None, "check comes before"
         return float(metric.f(kind, y, outputs))
     if metric.reads == "numbers":
@@ -294,7 +294,7 @@ def check(
             f"metrics compare outputs with targets, but {last.name} has no loss; give net.output "
             f'one, as loss="squared_error", or leave {metrics[0].name!r} out'
         )
-    kind = checked_answers(network, data, target)
+    kind = checked_answer_kind(network, data, target)
     is_of_labels = data.has_labels and last.size > 1
     for metric in metrics:
         said = f"metric {metric.name!r} does not fit {last.name} ({last.activation_name}) and "
@@ -315,7 +315,7 @@ def check_defined(
     metrics: Iterable[Metric], network: Network, data: Dataset, target: str | None, where: str
 ) -> None:
     """Raise ModelError if auc is undefined: a class has no sample in the data set, or all."""
-    kind = checked_answers(network, data, target)
+    kind = checked_answer_kind(network, data, target)
     if kind is None or "auc" not in [metric.name for metric in metrics]:
         return
     assert data.y is not None
@@ -332,7 +332,7 @@ def check_defined(
 
 
 def _why_none(network: Network, data: Dataset, target: str | None) -> str:
-    kind = answers(network, target, data.y)
+    kind = answer_kind(network, target, data.y)
     if target == "input":
         return 'with target="input" they are numbers; take "mae", "rmse" or "r2"'
     if kind is None:

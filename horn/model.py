@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horn import defaults, html, mistakes, modelfile, version
-from horn.answers import answers
+from horn.answers import answer_kind
 from horn.backends import in_use, is_compiled
 from horn.data import Dataset, Normalization
 from horn.data.arrays import as_numbers
@@ -766,7 +766,7 @@ def facts_of(
         **job.data.units,
         "seed": job.network.seed,
         "stateful": job.stateful,
-        "answers": answers(job.network, job.target, getattr(job.data, "y", None)),
+        "answers": answer_kind(job.network, job.target, getattr(job.data, "y", None)),
         "optimizer": summary.in_words(job.optimizer),
         "batch_size": job.batch_size,
         "epochs": n_epochs,

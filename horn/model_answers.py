@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from horn import losses
-from horn.answers import answers
+from horn.answers import answer_kind
 from horn.backends import Array
 from horn.data import Dataset, in_steps, units
 from horn.data.classes import Classes, as_array
@@ -69,7 +69,7 @@ class ModelAnswers:
 
     def of(self, x: Any, labels: bool, drawn: Array | None = None) -> Any:
         """The outputs for each sample, or the labels; for several outputs by their names. drawn :
-        of sequences that are heard in pieces, however long: as of ``answers_of``.
+        of sequences that are heard in pieces, however long: as of ``outputs_of``.
         """
         if self.network.has_several:
             return self._of_each(x, labels, drawn)
@@ -82,7 +82,7 @@ class ModelAnswers:
         n, (*each, n_outputs) = len(data), self.network.answers
         shape = (n, *each) if labels else (n, *each, n_outputs)
         found = np.empty(shape, np.int64 if labels else self.dtype)
-        for rows, outputs in self.engines.answers(data):
+        for rows, outputs in self.engines.outputs(data):
             found[rows] = self._classes_of(outputs) if labels else outputs
         named = found if self.classes is None or not labels else as_array(self.only_classes)[found]
         if not each or data.lengths is None:
@@ -111,7 +111,7 @@ class ModelAnswers:
     def _sent(self, data: Dataset) -> Array:
         """The outputs of all output layers, side by side."""
         found = np.empty((len(data), *self.network.answers), self.dtype)
-        for rows, outputs in self.engines.answers(data):
+        for rows, outputs in self.engines.outputs(data):
             found[rows] = outputs
         return found
 
@@ -132,7 +132,7 @@ class ModelAnswers:
     def is_side(self, output: Layer) -> bool:
         """Whether an output is a single number that tells two classes apart."""
         network = self.network.alone(output) if self.network.has_several else self.network
-        return answers(network, self.target, np.empty((0, 1))) == "side"
+        return answer_kind(network, self.target, np.empty((0, 1))) == "side"
 
     def _of_long(self, x: Any, drawn: Array | None) -> Array:
         """The answers to sequences with more steps than ``net.input`` has."""
@@ -143,7 +143,7 @@ class ModelAnswers:
     def _sent_of_long(self, x: Any, drawn: Array | None) -> Array:
         """The outputs at each step of such sequences, side by side."""
         self.inputs.check_pieces()
-        return self.engines.answers_of_pieces(self.inputs.whole(x), drawn)
+        return self.engines.outputs_of_pieces(self.inputs.whole(x), drawn)
 
     def labels(self, outputs: Any) -> Any:
         """The labels that outputs name: ``Model.labels_of``."""

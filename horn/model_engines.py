@@ -18,7 +18,7 @@ from horn.evaluation import measure
 from horn.initial import sparse_edges
 from horn.metrics import Metric
 from horn.model_inputs import CHUNK_ROWS
-from horn.model_stream import NUMBERS, answers_of
+from horn.model_stream import NUMBERS, outputs_of
 from horn.network import Network
 from horn.network_checks import check_as_made
 from horn.sources import CapturedCode
@@ -64,7 +64,7 @@ class ModelEngines:
     def updates(self) -> int:
         return int(self.facts.get("iteration", 0))
 
-    def answers(self, data: Dataset) -> Iterator[tuple[slice, Array]]:
+    def outputs(self, data: Dataset) -> Iterator[tuple[slice, Array]]:
         """The outputs of all output layers, side by side, of so many samples at a time."""
         n = len(data)
         is_as_read = data.x.dtype == self.dtype and data.scale == 1 and data.normalization is None
@@ -82,13 +82,13 @@ class ModelEngines:
                 found = self._ready(asked).outputs(x, lengths=lengths, first=start)
             yield rows, found
 
-    def answers_of_pieces(self, data: Dataset, drawn: Array | None = None) -> Array:
+    def outputs_of_pieces(self, data: Dataset, drawn: Array | None = None) -> Array:
         """The outputs at each step, side by side, of sequences with more steps than the network;
-        those of the last step behind it. drawn : as of ``answers_of``.
+        those of the last step behind it. drawn : as of ``outputs_of``.
         """
         with self.lock:
             engine = self._ready_for_pieces("answers of pieces")
-            sent = answers_of(engine, data, engine.network, self.dtype, drawn)
+            sent = outputs_of(engine, data, engine.network, self.dtype, drawn)
         if data.lengths is not None:
             for row, n in zip(sent, data.lengths, strict=True):
                 row[n:] = row[n - 1]

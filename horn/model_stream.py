@@ -179,7 +179,7 @@ class ModelStream:
         self.at, self._sample = 0, sample
 
 
-def answers_of(
+def outputs_of(
     engine: StepEngine, data: Dataset, network: Network, dtype: Any, drawn: Array | None = None
 ) -> Array:
     """The answers at each step of sequences of any length, (n, steps, n_outputs), which are heard

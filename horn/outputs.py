@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from horn import metrics
-from horn.answers import checked_answers
+from horn.answers import checked_answer_kind
 from horn.data import Dataset
 from horn.errors import ModelError
 from horn.layers import Layer
@@ -30,9 +30,9 @@ class OutputView:
     columns: slice
     prefix: str = ""
 
-    def answers(self, target: str | None) -> str | None:
-        """The kind of its answers (``horn.answers.checked_answers``)."""
-        return checked_answers(self.network, self.data, target)
+    def answer_kind(self, target: str | None) -> str | None:
+        """The kind of its answers (``horn.answers.checked_answer_kind``)."""
+        return checked_answer_kind(self.network, self.data, target)
 
     def takes(self, metric: Metric, target: str | None) -> bool:
         """Whether a metric applies to it: by its name, or as one of all that it fits."""
@@ -70,7 +70,7 @@ def part_of(sent: Any, output: Layer, columns: slice) -> Any:
 
 def has_answers(network: Network, data: Dataset, target: str | None) -> bool:
     """Whether any output tells right from wrong."""
-    return any(view.answers(target) is not None for view in each(network, data, target))
+    return any(view.answer_kind(target) is not None for view in each(network, data, target))
 
 
 def check(
@@ -135,7 +135,7 @@ def better(
     if not network.has_several:
         return found | {"val_acc": "max"} | {f"val_{m.name}": m.better for m in wanted}
     for view in each(network, data, target):
-        if view.answers(target) is not None:
+        if view.answer_kind(target) is not None:
             found[f"val_{view.prefix}acc"] = "max"
         for metric in wanted:
             if view.takes(metric, target):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horn.answers import answers, by_step, checked_answers
+from horn.answers import answer_kind, by_step, checked_answer_kind
 from horn.callbacks import Callback, TrainingContext, may_add_columns, place
 from horn.connections.placed import PLACED
 from horn.data.classes import as_array
@@ -156,10 +156,10 @@ def confusion(model: Any, data: Any, y: Any = None, *, path: Path | None = None)
         "horn.plot.confusion: needs a model of one output that tells classes apart, and data with "
         "labels, 0 and 1 of a single output: horn.plot.confusion(run, (x, y))"
     )
-    if answers(model.network, model.target, np.empty(0, int)) is None:
+    if answer_kind(model.network, model.target, np.empty(0, int)) is None:
         raise ModelError(needed)
     found, outputs = model._judged(data, y, "horn.plot.confusion")
-    if not found.has_labels or checked_answers(model.network, found, model.target) is None:
+    if not found.has_labels or checked_answer_kind(model.network, found, model.target) is None:
         raise ModelError(needed)
     outputs, y = by_step(outputs, np.asarray(found.y), found.lengths)
     taken = outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(int)

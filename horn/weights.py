@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from horn.answers import checked_answers
+from horn.answers import checked_answer_kind
 from horn.data import Dataset
 from horn.data.classes import SHOWN
+from horn.data.lengths import within
 from horn.data.sample_weights import as_weight
 from horn.errors import DataError, ModelError
 from horn.network import Network
@@ -44,7 +45,7 @@ def by_class(given: Any, network: Network, target: str | None, data: Dataset) ->
     labels = _labels(network, target, data)
     there = np.ones(labels.shape, bool)
     if labels.ndim == 2 and data.lengths is not None:  # not what is filled up
-        there = np.arange(labels.shape[1]) < data.lengths[:, None]
+        there = within(data.lengths, labels.shape[1])
     n_classes = max(network.last.size, 2, len(data.classes or ()))
     if isinstance(given, Mapping):
         by_label = _of_mapping(given, data.classes or tuple(range(n_classes)))
@@ -87,7 +88,7 @@ def _of_mapping(given: Mapping[Any, Any], classes: tuple[Any, ...]) -> Array:
 
 def _labels(network: Network, target: str | None, data: Dataset) -> Array:
     """(n,) the class of each sample; where each step is answered (n, steps)."""
-    kind = checked_answers(network, data, target)
+    kind = checked_answer_kind(network, data, target)
     if kind not in ("label", "one-hot", "side"):
         what = "several labels per sample" if kind == "each" else "no classes"
         raise DataError(

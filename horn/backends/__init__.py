@@ -89,7 +89,7 @@ class Engine(Protocol):
 
     def losses(self, data: Dataset) -> tuple[float, int]:
         """The sum of the losses in inference over a whole data set, and the number of right answers
-        (``horn.answers.answers``; 0 where there is no right and wrong).
+        (``horn.answers.answer_kind``; 0 where there is no right and wrong).
         """
 
     def results(self, data: Dataset) -> tuple[float, int, Array, list[float]]:

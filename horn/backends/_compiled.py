@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from horn.aggregates import Aggregate
-from horn.answers import answers, n_right
+from horn.answers import answer_kind, n_right
 from horn.backends import (
     Array,
     Memory,
@@ -394,7 +394,7 @@ class CompiledEngine:
     ) -> tuple[float, int, list[float], list[float]]:
         target = self.target_kind(data)
         runner = self._reading(kind, target, data)
-        answered = answers(self.network, self.setup.target, data.y)
+        answered = answer_kind(self.network, self.setup.target, data.y)
         total, correct = 0.0, 0
         found = [aggregate.empty for aggregate in aggregates]
         losses = runner.program.losses if outputs_out is not None else ()

@@ -10,6 +10,7 @@ import numpy as np
 
 from horn.data import classes, targets
 from horn.data.dataset import Dataset
+from horn.data.lengths import within
 from horn.data.normalization import CHUNK_VALUES
 from horn.errors import DataError
 from horn.formats import tables
@@ -49,7 +50,7 @@ def _n_given(is_wrong: np.ndarray, ends: np.ndarray | None, steps: int) -> int:
     if ends is None or is_wrong.ndim < 2 or is_wrong.shape[1] % steps:
         return n
     each = is_wrong.reshape(len(ends), steps, -1)
-    behind = np.arange(steps) >= ends[:, None]
+    behind = ~within(ends, steps)
     last = each[np.arange(len(ends)), ends - 1]
     return n - int(np.count_nonzero(each & behind[:, :, None] & last[:, None]))
 
@@ -98,8 +99,7 @@ def read_of_steps(y: np.ndarray, ends: np.ndarray | None, steps: int) -> np.ndar
     """
     if ends is None or y.dtype.kind != "f" or y.shape[1:] != (steps,):
         return y
-    behind = np.arange(steps) >= ends[:, None]
-    return np.where(behind, 0.0, y)
+    return np.where(within(ends, steps), y, 0.0)
 
 
 def check_targets_finite(y: np.ndarray, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from horn.data.lengths import within
 from horn.errors import DataError
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a sample of each input, in the order of its columns
@@ -123,8 +124,7 @@ def measure(
         chunk = x[start : start + at_once].astype(np.float64).reshape(-1, x.shape[1])
         if lengths is not None:
             steps = chunk.reshape(len(chunk), -1, features)
-            valid = np.arange(steps.shape[1]) < lengths[start : start + at_once, None]
-            chunk = steps[valid]
+            chunk = steps[within(lengths[start : start + at_once], steps.shape[1])]
         chunk = chunk.reshape(-1, width)
         low, high = np.minimum(low, chunk.min(axis=0)), np.maximum(high, chunk.max(axis=0))
         with np.errstate(over="ignore", invalid="ignore"):  # refused below

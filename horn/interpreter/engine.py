@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from horn import backends, random, refusals
-from horn.answers import answers, n_right
+from horn.answers import answer_kind, n_right
 from horn.autodiff import user_text
 from horn.autodiff.tape import number
 from horn.backends import Setup
@@ -248,7 +248,7 @@ class Engine:
         step by step. each : the sum of each loss by itself is added here, by the layer.
         """
         total, right = 0.0, 0
-        answered = answers(self.network, self.setup.target, data.y)
+        answered = answer_kind(self.network, self.setup.target, data.y)
         samples = (self._read(data, row)[0] for row in range(len(data)))
         lengths = data.lengths
         n_steps = self._mean_steps(data, range(len(data)))

@@ -68,7 +68,7 @@ class Stage:
     def __init__(self, network: Network, layer: Layer, translator: Translator) -> None:
         self.layer, self.index, self.name = layer, layer.index, layer.name
         self.seed = network.seed
-        self.answers = layer in network.outputs
+        self.is_output = layer in network.outputs
         self.is_judged = layer in network.judged
         self.parameters = {name: f"{layer.name}.{name}" for name in layer.parameters}
         self.states = {name: f"{layer.name}.{name}" for name in layer.states}
@@ -98,7 +98,7 @@ class Stage:
         own = layer.neuron
         self.hears_error = not hasattr(own, "error") and mentions(own, None, "error")
         self.hears_loss = not hasattr(own, "loss") and mentions(own, None, "loss")
-        self.has_target = self.answers and not hasattr(layer.neuron, "target")
+        self.has_target = self.is_output and not hasattr(layer.neuron, "target")
         self.writes_backward = layer.kind == "hidden" and has_backward(layer.neuron)
         receivers = network.receivers(layer)
         self.sends_to = tuple(dict.fromkeys(w for x in receivers for w in x.weights)) or (WEIGHT,)

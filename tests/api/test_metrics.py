@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import horn
 from horn import metrics
-from horn.answers import answers, n_right
+from horn.answers import answer_kind, n_right
 from horn.data import as_dataset
 from horn.errors import JobError, ModelError
 from horn.metrics import METRICS, resolve, score
@@ -194,7 +194,7 @@ def test_right_answers_are_counted_as_the_network_and_the_targets_mean_them(
     kind: str, y: Any, outputs: Any, right: int
 ) -> None:
     y = np.array(y) if np.ndim(y) == 1 else np.array(y, float)
-    assert answers(NETWORKS[kind], "labels", y) == kind
+    assert answer_kind(NETWORKS[kind], "labels", y) == kind
     assert n_right(kind, np.array(outputs), y) == right
 
 
