@@ -118,9 +118,9 @@ class MessageExpressions:
 
     def all_at_vertex(self, roots: Sequence[Node], code: LayerCode, text: Text) -> list[Node]:
         """Translate several expressions, with their common parts once."""
-        return [*self.each_at_vertex(roots, code, phase)]
+        return [*self.each_at_vertex(roots, code, text)]
 
-    def each_at_vertex(self, roots: Iterable[Node], code: LayerCode, phase: str) -> Iterator[Node]:
+    def each_at_vertex(self, roots: Iterable[Node], code: LayerCode, text: Text) -> Iterator[Node]:
         """Translate expressions as ``all_at_vertex``, one by one as they are asked for."""
         layer = code.layer
 
