@@ -350,11 +350,21 @@ _COMPARISONS = frozenset({Op.LT, Op.LE, Op.GT, Op.GE, Op.EQ, Op.NE})
 
 
 def _compare_choice(op: Op, args: tuple[Node, ...]) -> Node | None:
-    """A comparison of (1 where c, else 0) with a number, as c, its opposite, or a constant."""
+    """A comparison of (1 where c, else 0) with a number, as c, its opposite, or a constant. Each of
+    the two may be one of two numbers that compare alike.
+    """
     for k, (a, b) in enumerate((args, args[::-1])):
-        if a.op is Op.SELECT and b.op is Op.CONST and all(x.op is Op.CONST for x in a.args[1:]):
-            pair = [(x.value, b.value) if k == 0 else (b.value, x.value) for x in a.args[1:]]
-            yes, no = (bool(_FOLD[op](*p)) for p in pair)
+        if a.op is not Op.SELECT or b.op is not Op.CONST:
+            continue
+        sides = list[bool]()
+        for x in a.args[1:]:
+            numbers = x.args[1:] if x.op is Op.SELECT else (x,)
+            if all(n.op is Op.CONST for n in numbers):
+                pairs = [(n.value, b.value) if k == 0 else (b.value, n.value) for n in numbers]
+                told = {bool(_FOLD[op](*pair)) for pair in pairs}
+                sides += told if len(told) == 1 else ()
+        if len(sides) == 2:
+            yes, no = sides
             if yes == no:
                 return const(float(yes))
             return a.args[0] if yes else make(Op.NOT, a.args[0])

@@ -40,6 +40,36 @@ def _is_condition(node: Node) -> bool:
     return ir.is_truth(node) or ir.contains(node, Op.CARRY)
 
 
+def _decided(first: Node, second: Node, is_or: bool) -> Node:
+    """The value of ``or``, else ``and``, of two conditions. Of a draw it is the 1 or the 0 that was
+    drawn, which is no constant of the text.
+    """
+    c = ir.make(Op.OR if is_or else Op.AND, ir.truth(first), ir.truth(second))
+    a, b = _ends(first), _ends(second)
+    if not any(map(ir.is_drawn, (*a, *b))):
+        return c
+    if len(a) > 2 or len(b) > 2:
+        return select(first, *((first, second) if is_or else (second, first)))
+    if is_or:
+        return select(c, select(first, a[0], b[0]), b[1])
+    return select(c, b[0], select(first, b[1], a[1]))
+
+
+def _ends(condition: Node) -> tuple[Node, ...]:
+    """What a condition is where it holds, and where it does not; more where these are several."""
+    found: dict[Node, None] = {}
+    stack = [condition]
+    while stack and len(found) <= 2:
+        n = stack.pop()
+        if n.op is Op.SELECT:
+            stack.extend(n.args[1:])
+        elif n.op is Op.CONST:
+            found[n] = None
+        else:
+            found |= dict.fromkeys((const(1.0), const(0.0)))
+    return tuple(sorted(found, key=lambda n: -n.value)) if len(found) > 1 else (*found, *found)
+
+
 @dataclass(frozen=True)
 class Operators:
     """The values of expressions with operators."""
@@ -133,8 +163,7 @@ class Operators:
                 continue
             value = self.scope.number(self.expressions.later(result, not is_or, part), part)
             if _is_condition(result) and _is_condition(value):
-                op = Op.OR if is_or else Op.AND
-                result = ir.make(op, ir.truth(result), ir.truth(value))
+                result = _decided(result, value, is_or)
                 continue
             for x, text in ((result, where), (value, part)):
                 if ir.contains(result, Op.CARRY) or ir.contains(value, Op.CARRY):

@@ -182,9 +182,9 @@ def _constants(output: Node) -> Node:
     for node in ir.walk(output):
         if node.op in _CONSTANTS and not ir.is_drawn(node):
             done[node] = node
-        elif node.op in ir.BOOLEAN and node.axes in ("", "o"):
+        elif node.op in ir.BOOLEAN:
             done[node] = ir.make(Op.SELECT, node, const(1.0), const(0.0))
-        elif node.op is Op.SELECT and node.args[0].axes in ("", "o"):
+        elif node.op is Op.SELECT:
             done[node] = ir.select(node.args[0], *(done[a] for a in node.args[1:]))
         elif node.op in ir.ELEMENTWISE:
             done[node] = _of_each(node.op, tuple(done[a] for a in node.args), {})
@@ -201,7 +201,8 @@ def _of_each(op: Op, args: tuple[Node, ...], known: dict[tuple[Node, ...], Node]
     if len(known) >= MOST_MET or _OTHER in asked:
         return _OTHER
     known[args] = _OTHER
-    condition = next((a.args[0] for a in asked if a.op is Op.SELECT), None)
+    conditions = [a.args[0] for a in asked if a.op is Op.SELECT]
+    condition = max(conditions, key=_varies, default=None)  # so that what is 0 either way meets
     if condition is not None:
         yes = _of_each(op, tuple(_where(a, condition, True) for a in args), known)
         no = _of_each(op, tuple(_where(a, condition, False) for a in args), known)
@@ -218,11 +219,32 @@ def _where(node: Node, condition: Node, holds: bool) -> Node:
     return ir.assume(node, condition, holds, ir.MOST_COPIED)
 
 
+def _varies(condition: Node) -> bool:
+    """Whether a condition may differ between the samples of a batch."""
+    return "b" in condition.axes
+
+
+def _zeros(output: Node) -> Node:
+    """The ifs of ``_constants``, with 0 and ``_OTHER`` for all constants: a condition that chooses
+    between two others, or two zeros, is none.
+    """
+    done: dict[Node, Node] = {}
+    for node in ir.walk(output):
+        if node.op is Op.SELECT:
+            c, a, b = node.args
+            done[node] = ir.select(c, done.get(a, a), done.get(b, b))
+        elif node.op is Op.CONST and node.value != 0.0:
+            done[node] = _OTHER
+    return done.get(output, output)
+
+
 def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
     """The condition (o) on which a neuron leaves the batch: a 0 made of constants alone is fed
     forward for a per-batch reason, with no message read.
     """
-    output = _constants(output)
+    if not any(n.op is Op.DRAW and n.value[2] == "batch" for n in ir.walk(output)):
+        return None
+    output = _zeros(_constants(output))
     drawn: set[Node] = set()  # what is made of a draw per batch
     for node in ir.walk(output):
         if (node.op is Op.DRAW and node.value[2] == "batch") or not drawn.isdisjoint(node.args):
@@ -243,7 +265,7 @@ def _sitting_out(output: Node, read: tuple[Path, ...]) -> Node | None:
             if condition is not None:
                 condition = ir.make(Op.AND, condition, ir.make(Op.EQ, node, const(0.0)))
                 found = condition if found is None else ir.make(Op.OR, found, condition)
-        if node.op is not Op.SELECT:
+        if node.op is not Op.SELECT or _varies(node.args[0]):
             continue
         c, a, b = node.args
         for x, side in ((a, True), (b, False)):

@@ -475,13 +475,98 @@ class TimesAParameter(horn.Neuron):
         self.feedforward(self.gain * y)
 
 
+class EitherDraw(horn.Neuron):
+    """The 0 of ``or`` and ``and`` is that of a draw."""
+
+    def forward(self, messages):
+        total = sum(m.input * m.weight for m in messages) if self.bernoulli(0.5) == 1 else 0.0
+        a, b = self.bernoulli(0.4, per="batch"), self.bernoulli(0.4, per="batch")
+        if a or b:
+            self.feedforward(total)
+        else:
+            self.feedforward(a or b)
+
+
+class EitherDrawAlone(horn.Neuron):
+    def forward(self, messages):
+        a, b = self.bernoulli(0.4, per="batch"), self.bernoulli(0.4, per="batch")
+        self.feedforward(a or b)
+
+
+class BothDraws(horn.Neuron):
+    def forward(self, messages):
+        a, b = self.bernoulli(0.7, per="batch"), self.bernoulli(0.7, per="batch")
+        self.feedforward(a and b)
+
+
+class DrawOrComparison(horn.Neuron):
+    """The 0 is that of the comparison, a constant, where it comes last."""
+
+    def forward(self, messages):
+        a, b = self.bernoulli(0.4, per="batch"), self.uniform(per="batch")
+        self.feedforward(a or b > 0.6)
+
+
+class ComparisonOrDraw(horn.Neuron):
+    def forward(self, messages):
+        a, b = self.bernoulli(0.4, per="batch"), self.uniform(per="batch")
+        self.feedforward(b > 0.6 or a)
+
+
+class DrawAndComparison(horn.Neuron):
+    """The 0 is that of the draw, or of the comparison."""
+
+    def forward(self, messages):
+        a, b = self.bernoulli(0.7, per="batch"), self.uniform(per="batch")
+        self.feedforward(a and b > 0.4)
+
+
+class TimesAChoice(horn.Neuron):
+    """A draw for the sample chooses a factor, and not whether the product is 0."""
+
+    def forward(self, messages):
+        k = 2.0 if self.uniform() > 0.5 else 3.0
+        y = 0.0
+        if self.bernoulli(0.5, per="batch") == 1:
+            y = sum(m.input * m.weight for m in messages)
+        self.feedforward(k * y)
+
+
+class TimesComparison(horn.Neuron):
+    def forward(self, messages):
+        y = 0.0
+        if self.bernoulli(0.5, per="batch") == 1:
+            y = sum(m.input * m.weight for m in messages)
+        self.feedforward((1.0 + (self.uniform() > 0.5)) * y)
+
+
+class TimesAChoiceOf0(horn.Neuron):
+    """0 times a sum of messages is no constant: again the draw for the batch chooses alone."""
+
+    def forward(self, messages):
+        k = 1.0 if self.uniform() > 0.5 else 0.0
+        y = 0.0
+        if self.bernoulli(0.5, per="batch") == 1:
+            y = sum(m.input * m.weight for m in messages)
+        self.feedforward(k * y)
+
+
+TAKING_PART = [
+    *(DrawnMask, TimesAParameter, EitherDraw, EitherDrawAlone, BothDraws),
+    ComparisonOrDraw,
+]
+LEAVING = [
+    *(OfConstants, Compared, OfTheNeuron, TimesAChoiceOf0),
+    *(DrawOrComparison, DrawAndComparison, TimesAChoice, TimesComparison),
+]
 SITTING_OUT = [
     *(NoiseBefore, BatchBefore, SampleAround, Both),
-    *(OfConstants, Compared, OfTheNeuron, DrawnMask, TimesAParameter),
+    *LEAVING,
+    *TAKING_PART,
 ]
 
 
-@pytest.mark.parametrize("neuron", [OfConstants, Compared, OfTheNeuron, DrawnMask, TimesAParameter])
+@pytest.mark.parametrize("neuron", [*LEAVING, *TAKING_PART])
 def test_who_feeds_forward_a_0_made_of_constants_sits_out_and_a_drawn_0_does_not(neuron):
     net = horn.Network(seed=4)
     net.input(4)
@@ -489,7 +574,7 @@ def test_who_feeds_forward_a_0_made_of_constants_sits_out_and_a_drawn_0_does_not
     net.output(2, loss="squared_error")
     statements = training_program(net, horn.SGD(0.1), "values").statements
     is_mask = ["layer1#live" in repr(each) for each in statements]
-    assert any(is_mask) == (neuron not in (DrawnMask, TimesAParameter))
+    assert any(is_mask) == (neuron in LEAVING)
 
 
 @pytest.mark.parametrize("neuron", SITTING_OUT)
