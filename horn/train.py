@@ -65,7 +65,7 @@ from horn.training.progress import FunctionProgress, LineProgress, Progress
 from horn.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from horn.executor.launch import JobAttempt
+    from horn.executor.attempts import JobAttempt
 
 # The file that horn is importing a job from, while it does; ``train`` must not run then.
 importing: str | None = None

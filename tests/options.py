@@ -114,7 +114,7 @@ DEEPER = {
         TRAIN["threads"].tests,
     ),
     "backend, in a task": (
-        "horn/executor/launch.py", "backend=settings.backend", 'backend="kernels"',
+        "horn/executor/attempts.py", "backend=settings.backend", 'backend="kernels"',
         TRAIN["backend"].tests[:1],
     ),
 }  # fmt: skip

@@ -67,7 +67,7 @@ from horn.errors import (
     Timeout,
     described,
 )
-from horn.executor import launch
+from horn.executor.attempts import JobAttempt, ScaleRequest
 from horn.executor.remote_pool import PRIMARY, HostLink, RemoteTaskPool, attend
 from horn.executor.task_pool import TaskPool
 from horn.job import Job
@@ -119,12 +119,12 @@ class JobRunner:
         self.submission = msgspec.convert(assignment.submission, Submission)
         self.is_over = threading.Event()  # end now
         self.stop_requested = threading.Event()  # save, then end
-        self.changes: queue.SimpleQueue[launch.ScaleRequest] = queue.SimpleQueue()
+        self.changes: queue.SimpleQueue[ScaleRequest] = queue.SimpleQueue()
         progress = Path(assignment.keep) / PROGRESS
         self.progress = ProgressWriter(self.say, assignment.attempt, progress)
         self.checkpoint = -1
         self.kept, self.from_before = -1, ""  # the model from before a failure: updates, in words
-        self.on_cluster: launch.JobAttempt | None = None
+        self.on_cluster: JobAttempt | None = None
         self._is_in_rendezvous = False  # with other hosts, before any of the job's own code runs
         self._has_run = threading.Event()
         self._lock = threading.Lock()
@@ -380,7 +380,7 @@ class JobRunner:
 
     def _on_cluster(
         self, pool: TaskPool, host_link: HostLink | None, job: Job, strategy: Strategy, threads: int
-    ) -> launch.JobAttempt:
+    ) -> JobAttempt:
         mine = self.assignment
         pools: TaskPool | RemoteTaskPool = pool
         if host_link is not None:
@@ -390,7 +390,7 @@ class JobRunner:
                 if number != PRIMARY
             }
             pools = RemoteTaskPool(pool, host_link, elsewhere, self._described(job, strategy))
-        return launch.JobAttempt(
+        return JobAttempt(
             mine.zookeeper, mine.job, mine.attempt * REPAIRS, pools, self._url(), threads,
             self.stop_requested, self.is_over, self._saved,
             groups=self._allocated(), changes=self.changes,
@@ -403,7 +403,7 @@ class JobRunner:
         mine = self.assignment
         if not mine.groups or not self.submission.servers:
             return None
-        self.changes.put(launch.ScaleRequest(mine.groups, _hosts(mine.allocations)))
+        self.changes.put(ScaleRequest(mine.groups, _hosts(mine.allocations)))
         ranks = (rank for allocation in mine.allocations.values() for rank in allocation.ranks)
         topology = self.topology
         return tuple(sorted({topology.group(r) for r in ranks if not topology.is_server(r)}))
@@ -434,7 +434,7 @@ class JobRunner:
         os._exit(0)
 
     def _conduct(
-        self, on_cluster: launch.JobAttempt, job: Job, strategy: Strategy, deadline: Deadline
+        self, on_cluster: JobAttempt, job: Job, strategy: Strategy, deadline: Deadline
     ) -> Run:
         mine, submission = self.assignment, self.submission
         options = submission.options
@@ -536,7 +536,7 @@ class JobRunner:
                 journals=str(Path(folder) / Path(run.journals).name) if run.journals else "",
             )
 
-        self.on_cluster = launch.JobAttempt("", "", 0, pool, "", 1, is_repairable=True)
+        self.on_cluster = JobAttempt("", "", 0, pool, "", 1, is_repairable=True)
         is_done = attend(
             pool, host_link, job, draft(job, strategy), change,
             lambda theirs: self._compare(theirs, described, host_link.names[PRIMARY]), self.is_over,
@@ -661,7 +661,7 @@ def _listen(
             if isinstance(word, protocol.EndJob):
                 runner.is_over.set()
             elif isinstance(word, protocol.ChangeGroups):
-                runner.changes.put(launch.ScaleRequest(word.groups, _hosts(word.allocations)))
+                runner.changes.put(ScaleRequest(word.groups, _hosts(word.allocations)))
             elif isinstance(word, protocol.AgentLease):
                 until = word.until
             elif isinstance(word, protocol.StopJob):

@@ -14,7 +14,7 @@ import pytest
 import horn
 from horn.callbacks import TrainingContext
 from horn.errors import BarrierTimeout, JobError, TaskFailed
-from horn.executor import launch
+from horn.executor import attempts
 from horn.training.run_settings import RunSettings
 from tests.support.runs import bits, job, nothing_is_left, pid_of
 
@@ -165,7 +165,7 @@ def test_a_task_that_is_killed_while_a_callback_waits_for_the_model_is_the_cause
 @pytest.mark.parametrize("hook", ["on_batch_end", "on_epoch_end"])
 def test_tasks_that_do_not_answer_a_callback_are_named(hook, monkeypatch):
     """It was waited for them without an end: no other task was there to say that they are late."""
-    monkeypatch.setattr(launch, "MARGIN_S", 0.0)
+    monkeypatch.setattr(attempts, "MARGIN_S", 0.0)
 
     def stop(self: horn.Callback, context: TrainingContext) -> None:
         for task in (0, 1):
@@ -182,12 +182,12 @@ def test_tasks_that_do_not_answer_a_callback_are_named(hook, monkeypatch):
 def test_a_task_in_a_callback_of_its_own_is_waited_for(tmp_path):
     """All tasks are as long in it: nobody waits for another."""
     with_own = [Everywhere(str(tmp_path)), Watch()]
-    one = launch.Attempts.__new__(launch.Attempts)
+    one = attempts.Attempts.__new__(attempts.Attempts)
     one.settings = RunSettings(superstep_timeout=1.0, start_timeout=60.0)
-    for callbacks, first_s in ((with_own, 540.0), (with_own[1:], 1.0 + launch.MARGIN_S)):
+    for callbacks, first_s in ((with_own, 540.0), (with_own[1:], 1.0 + attempts.MARGIN_S)):
         one.job = job(callbacks=callbacks)
         assert one._answer_s(0) == first_s
-        assert one._answer_s(1) == 1.0 + launch.MARGIN_S
+        assert one._answer_s(1) == 1.0 + attempts.MARGIN_S
 
 
 def test_a_restart_takes_callbacks_back_to_the_checkpoint(tmp_path):

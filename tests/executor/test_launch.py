@@ -42,6 +42,7 @@ from horn.executor import processes
 from horn.executor.job_entry import JobEntry
 from horn.executor.launch import launch, launch_at
 from horn.executor.processes import ChildProcess, import_paths
+from horn.executor.progress_record import ProgressRecord
 from horn.executor.task_pool import TaskPool
 from horn.partition.placement import Placement
 from horn.planner.plan import cheapest
@@ -575,7 +576,7 @@ def test_progress_that_fails_at_the_end_leaves_no_tasks(monkeypatch):
     def nowhere():
         raise JobError("no placement")
 
-    monkeypatch.setattr(launching.ProgressRecord, "end", ended)
+    monkeypatch.setattr(ProgressRecord, "end", ended)
     monkeypatch.setattr(launching.Attempts, "close", lambda self: done.append("closed"))
     pool, given = types.SimpleNamespace(stop=lambda: done.append("stopped")), job()
     here = launching.JobAttempt("", "j", 0, pool, "", 1)

@@ -111,7 +111,7 @@ def stopped(tmp_path, monkeypatch):
     """The file with which a process is stopped."""
     mark = tmp_path / "mark"
     monkeypatch.setattr("horn.patience.STRIDE_S", START_S)  # half of a deadline in each look
-    monkeypatch.setattr("horn.executor.launch.StallDetector", functools.partial(Flying, mark))
+    monkeypatch.setattr("horn.executor.attempts.StallDetector", functools.partial(Flying, mark))
     return mark
 
 
