@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from horn.aggregates import COLUMNS, Aggregate, check_name
 from horn.data import (
     Dataset,
@@ -25,6 +23,7 @@ from horn.data.in_steps import check_answers
 from horn.errors import DataError, ModelError
 from horn.layers import Layer
 from horn.losses import LOSSES
+from horn.mistakes import shown
 from horn.network import Network
 from horn.optimizers import SGD, Optimizer
 
@@ -194,10 +193,19 @@ def check_names_of_aggregates(aggregates: Mapping[str, Aggregate], columns: Iter
 def no_optimizer(given: Any) -> str:
     if type(given).__module__.startswith("torch."):
         return "Job: optimizer must be one of horn, as horn.SGD(0.1); got one of PyTorch"
-    if isinstance(given, np.ndarray) or not isinstance(given, (str, type)):
+    if not isinstance(given, (str, type)):
+        remedy = "data are one argument, a pair: horn.Job(net, (x, y))"
+        if type(given) is int:
+            remedy = f"a number of epochs has a name: horn.Job(net, (x, y), epochs={given!r})"
+        elif isinstance(given, float):
+            remedy = f"a learning rate is the optimizer's: horn.SGD({given!r})"
+        elif given is None:
+            remedy = "leave it out for the usual one"
+        elif isinstance(given, list) and any(isinstance(each, Optimizer) for each in given):
+            remedy = "a job has one: write it without the list"
         return (
-            f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got a "
-            f"{type(given).__name__}; data are one argument, a pair: horn.Job(net, (x, y))"
+            f"Job: optimizer must be an optimizer such as horn.SGD(0.1), got {shown(given)}; "
+            f"{remedy}"
         )
     called = given if isinstance(given, str) else given.__name__
     known = {each.__name__.lower(): each for each in Optimizer.__subclasses__()}

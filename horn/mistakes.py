@@ -585,8 +585,11 @@ def no_argument(called: str, name: str, function: Callable[..., Any]) -> NoSuchA
 
 
 def is_function(thing: Any) -> TypeGuard[Callable[..., Any]]:
-    """Whether it can be a user's function. A model is callable, too, but takes samples."""
-    return callable(thing) and not hasattr(thing, "predict")
+    """Whether it can be a user's function. A model is callable, too, but takes samples, and a
+    network says when it is called that it is none.
+    """
+    is_network = type(thing).__module__ == "horn.network"
+    return callable(thing) and not is_network and not hasattr(thing, "predict")
 
 
 def plain(value: Any) -> Any:

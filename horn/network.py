@@ -373,6 +373,8 @@ class Network:
             (index, name), inputs, connect, size, init, initial, neuron, self.layers, self.seed
         )
         bias_init = None
+        if bias is None:
+            raise ModelError(f"{where}: bias=False leaves the bias out; got None")
         if bias is not False:
             bias_init = initializers.resolve(0.0 if bias is True else bias, where)
         label = function.name if implied is None else implied.__name__

@@ -73,7 +73,9 @@ def check_next(
 def check_name(name: Any, where: str) -> None:
     """Raise ModelError unless a layer or an input may have this name: its arrays have others."""
     if not isinstance(name, str) or "." in name or not name:
-        raise ModelError(f"{where}: a layer's name is not empty and has no dot; got {name!r}")
+        raise ModelError(
+            f"{where}: a layer's name is a text that is not empty and has no dot; got {name!r}"
+        )
     if name.startswith("state/") or name.endswith(tuple(f"/{end}" for end in EDGE_ARRAYS)):
         raise ModelError(
             f"{where}: a model file has arrays of its own that begin with state/ or end with "

@@ -38,6 +38,8 @@ def ending(command: click.Command, arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D at a question of ours
+            return _unexpected(error.__cause__, arguments, verbose)
         return _stopped(error.__cause__ if isinstance(error, click.Abort) else error)
     except HornError as error:
         if error.exit_code == INTERNAL:  # in a task of a group
@@ -165,7 +167,7 @@ def _unexpected(error: BaseException, arguments: list[str], verbose: bool) -> in
 
 def _place_and_hint(error: BaseException) -> tuple[str, str]:
     """The user's line of an error, as a line, and what to do; each "" if it is not known."""
-    from horn.mistakes import NoSuchArgument, remedy
+    from horn.mistakes import NoSuchArgument, no_attribute, remedy
     from horn.own_lines import OwnLines
     from horn.process.limits import too_few_processes
     from horn.sources import hiding
@@ -175,6 +177,10 @@ def _place_and_hint(error: BaseException) -> tuple[str, str]:
     hint = short(hiding(error)) or too_few_processes(error)
     if place and isinstance(error, TypeError) and not isinstance(error, NoSuchArgument):
         hint = hint or remedy(str(error))
+    name = re.match(r"cannot import name '(\w+)'", str(error))
+    if place and isinstance(error, ImportError) and name and f"{error.name}.".startswith("horn."):
+        module = str(error.name)
+        hint = hint or str(no_attribute(module, name[1], dir(sys.modules[module])))
     return place, hint
 
 

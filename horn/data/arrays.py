@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,11 @@ def as_features(x: Any, what: str, unit: Unit | None = None) -> tuple[np.ndarray
             "of one feature, df.iloc[[0]] for one sample"
         )
     given, x = x, as_numbers(tables.of_table(x, what), f"{what}: x")
+    if x.ndim == 0:
+        raise DataError(
+            f"{what}: got the number {x.item()!r}, but data are arrays, the pair (x, y)"
+            + ("; what is held out is a fraction: validation=0.1" if what == "test" else "")
+        )
     if x.ndim < 2:
         remedy = "write x.reshape(1, -1) for one sample, x.reshape(-1, 1) for one feature"
         if isinstance(given, (list, tuple)):
@@ -187,6 +192,11 @@ def refuse_masked(value: Any, what: str) -> None:
 def as_numbers(value: Any, what: str, may_be_labels: bool = False) -> np.ndarray:
     if value is None:
         raise DataError(f"{what} is None, but an array of numbers is expected")
+    if isinstance(value, Iterator) and not hasattr(value, "__array__"):
+        raise DataError(
+            f"{what} is a {type(value).__name__}, which has no length; write a list, "
+            f"[... for ... in ...], or list(it)"
+        )
     try:
         array = plain(value, what)
     except ValueError as error:  # ragged nested lists

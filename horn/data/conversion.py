@@ -65,6 +65,11 @@ def as_dataset(data: Any, what: str = "data", *, scale: float | None = None) -> 
     if not isinstance(data, Dataset):
         x, y = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
         tables.warn_of_order(x, y, what)
+        if getattr(x, "ndim", 0) == 1 and y is not None and getattr(y, "ndim", 0) == 2:
+            raise DataError(
+                f"{what}: x has shape {x.shape} and y {y.shape}, but x is (samples, features) and "
+                "comes first; write (y, x) if they are exchanged, x.reshape(-1, 1) for one feature"
+            )
         features, unit = arrays.as_features(x, what)
         shape, names = arrays.sample_shape(x), tables.names_of(x)
         labels, named = None, None

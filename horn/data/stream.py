@@ -153,6 +153,11 @@ class Stream:
         """Rows of one pass, checked."""
         try:
             made = self.source() if callable(self.source) else self.source
+            if isinstance(made, Dataset):
+                called = getattr(self.source, "__name__", "it")
+                raise DataError(
+                    f"{self.name}: {called} is a function that gives data; call it: {called}()"
+                )
             for item in made:
                 if (found := self._rows(item)) is None:
                     continue
