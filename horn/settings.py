@@ -25,6 +25,7 @@ JOB_KEYS = (
     "name", "initial", "stateful", "truncate", "buckets", "recompute",
 )  # fmt: skip
 HINTS: dict[str, Any] = {"validation": float, "initial": str | None}  # narrowed for commands
+OPTIONS = ("seed", "strategy", "groups", "tasks", "servers", "backend", "threads", "timeout")
 LAYER_KEYS = {"size": int, "keep": float, "per": str}
 
 
@@ -144,11 +145,18 @@ def by_key(settings: Iterable[str]) -> dict[str, str]:
 
 
 def _unknown(key: str, keys: list[str]) -> JobError:
-    near = difflib.get_close_matches(key, keys, 1, 0.5)
-    if not near:  # learning_rate for optimizer.learning_rate
-        near = [k for k in keys if k.rpartition(".")[2] == key][:1]
-    hint = f"did you mean {near[0]}? " if near else ""
-    return JobError(f"--set {key}: unknown key; {hint}Valid keys: {', '.join(keys)}")
+    head, _, rest = key.partition(".")
+    if head in OPTIONS and not any(each.startswith(f"{head}.") for each in keys):
+        return JobError(f"--set {key}: no field of the job; horn submit has  --{head} VALUE")
+    same = key_like(rest or head)  # learning_rate, lr, optimizer.lr
+    parts = [each for each in keys if "." in each] if rest else keys
+    near = [same] if same in keys else difflib.get_close_matches(key, parts, 1, 0.5)
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"a parameter of the job's function goes after --:  -- --{key} VALUE."
+    )
+    return JobError(f"--set {key}: unknown key; {hint} Valid keys: {', '.join(keys)}")
 
 
 def _changed(thing: Any, changes: Mapping[str, str], prefix: str) -> Any:

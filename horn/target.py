@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from horn.job import Job
     from horn.run_result import Run
 
+# What to do with a file that is no Python file.
+_INSTEAD = {
+    ".horn": "give file.py; a model is read by horn show, evaluate and predict",
+    ".ipynb": "run a notebook in Jupyter, with horn.train, or copy its job to a file.py with  "
+    "def job(): return horn.Job(...)",
+}
+
 
 @dataclass(frozen=True)
 class JobTarget:
@@ -53,7 +60,7 @@ def load(target: str, arguments: Sequence[str] = ()) -> JobTarget:
     check_given(target)
     place, name = _split(target)
     with _importing(place, arguments):
-        module, stem = _import(place)
+        module, stem = _import(place, name)
         found = getattr(module, name, None)
         if found is None:
             raise _no_such_name(module, place, name)
@@ -90,20 +97,32 @@ def _split(target: str) -> tuple[str, str]:
     return place, name
 
 
-def _import(place: str) -> tuple[types.ModuleType, str]:
+def _import(place: str, name: str) -> tuple[types.ModuleType, str]:
     path = Path(place)
     if path.suffix == ".py" or os.path.exists(path):
         return _import_file(path), path.stem
     if "/" in place or not all(part.isidentifier() for part in place.split(".")):
-        raise NotFound(f"{place}: no such file or module; give file.py or package.module")
+        raise NotFound(f"{place}: no such file or module; {meant(place, name)}")
     sys.path.insert(0, "")
     try:
         return importlib.import_module(place), place.split(".")[-1]
     except ModuleNotFoundError as error:
         if error.name and (place == error.name or place.startswith(error.name + ".")):
-            hint = f"; did you mean {place}.py?" if Path(f"{place}.py").exists() else ""
-            raise NotFound(f"{place}: no such file or module{hint}") from None
+            raise NotFound(f"{place}: no such file or module; {meant(place, name)}") from None
         raise
+
+
+def meant(place: str, name: str = "job") -> str:
+    """What to write for a place that is no Python file and no module. name : of its job."""
+    if os.path.isfile(place):
+        return _INSTEAD.get(Path(place).suffix, "give file.py")
+    if os.path.isfile(f"{place}.py"):
+        return f"did you mean {place}.py?"
+    stem, _, rest = place.rpartition(".py")  # job.py::first, job.py.first, job.py:first()
+    if rest[:1] in (":", ".") and os.path.isfile(f"{stem}.py"):
+        more = rest.strip(":.()")
+        return f"did you mean {stem}.py:{more if more.isidentifier() else name}?"
+    return "give file.py or package.module"
 
 
 def _import_file(path: Path) -> types.ModuleType:
@@ -113,9 +132,7 @@ def _import_file(path: Path) -> types.ModuleType:
     name = path.stem if path.stem not in sys.modules else f"horn_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:
-        models = "; a model is read by horn show, evaluate and predict"
-        said = models if path.suffix == ".horn" else ""
-        raise JobError(f"{path}: is no Python file; give file.py{said}")
+        raise JobError(f"{path}: is no Python file; {meant(str(path))}")
     if isinstance(spec.loader, SourceFileLoader):
         spec.loader = _TextLoader(name, str(path.resolve()))
     module = importlib.util.module_from_spec(spec)
@@ -167,8 +184,14 @@ def _no_such_name(module: types.ModuleType, place: str, name: str) -> NotFound:
     near = difflib.get_close_matches(name, mine, 1)
     if near:
         return NotFound(f"{place} has no {name!r}; did you mean {place}:{near[0]}?")
-    has = f" (it has {', '.join(mine)})" if mine else ""
-    return NotFound(f"{place} has no {name!r}{has}; write  def {name}(): return horn.Job(...)")
+    write = f"write  def {name}(): return horn.Job(...)"
+    if not mine:
+        return NotFound(f"{place} has no {name!r}; {write}")
+    first = next((k for k, v in mine.items() if isinstance(v, Job)), next(iter(mine)))
+    return NotFound(
+        f"{place} has no {name!r}, but {', '.join(mine)}; name what gives the horn.Job, as in "
+        f"{place}:{first}, or {write}"
+    )
 
 
 def _parameters(
@@ -185,8 +208,9 @@ def _parameters(
         key, equals, value = word.removeprefix("--").partition("=")
         key = key.replace("-", "_")
         if not word.startswith("--"):
+            hint = f"; write --{word}" if equals and key in parameters else ""
             raise JobError(
-                f"argument {word!r}: {name} takes --parameter value ({_usage(parameters)})"
+                f"argument {word!r}: {name} takes --parameter value ({_usage(parameters)}){hint}"
             )
         if key not in parameters:
             near = difflib.get_close_matches(key, parameters, 1)

@@ -128,20 +128,22 @@ def checkpoint_every(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     if not text.isdecimal():
-        return {"checkpoint_seconds": duration(text)}
+        return {"checkpoint_seconds": duration(text, "--checkpoint-every", "100, 30s or 10m")}
     if not int(text):
         raise JobError("--checkpoint-every 0: write how many iterations, from 1, or a time")
     return {"checkpoint_every": int(text)}
 
 
-def duration(text: str) -> float:
-    """Parse 90, 90s, 5m or 2h to seconds, LONGEST_S at most. Raises JobError."""
+def duration(text: str, option: str, wanted: str = "90s, 5m or 2h") -> float:
+    """Parse 90, 90s, 5m or 2h, as an option has it, to seconds, LONGEST_S at most. Raises
+    JobError.
+    """
     found = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in UNITS_S or found[1].count(".") > 1 or found[1] == ".":
-        raise JobError(f"{text!r} is no length of time; write 90s, 5m or 2h")
+        raise JobError(f"{option} {text!r} is no length of time; write {wanted}")
     seconds = float(found[1]) * UNITS_S[found[2]]
     if seconds > defaults.LONGEST_S:
-        raise JobError(f"{text!r} is longer than 30 years; leave it out, or write less")
+        raise JobError(f"{option} {text!r} is longer than 30 years; leave it out, or write less")
     return seconds
 
 

@@ -178,7 +178,7 @@ def test_submit_has_the_defaults_of_train():
     options = command.make_context("submit", ["net.py"]).params
     said = {name: options[name] or None for name in options if name in train}
     for name in ("superstep_timeout", "start_timeout"):
-        said[name] = terminal.duration(said[name])
+        said[name] = terminal.duration(said[name], name)
     assert said == {name: train[name] or None for name in said} and len(said) > 15
 
 

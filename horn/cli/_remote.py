@@ -89,7 +89,8 @@ def _as_asked(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: options[name] for name in names}
     found["arguments"], found["pins"] = options["args"], terminal.pins(options["pins"])
     for name in ("timeout", "superstep_timeout", "start_timeout"):
-        found[name] = None if options[name] is None else terminal.duration(options[name])
+        option, given = f"--{name.replace('_', '-')}", options[name]
+        found[name] = None if given is None else terminal.duration(given, option)
     found |= terminal.checkpoint_every(options["checkpoint_every"])
     found["settings"] = settings.by_key(options["settings"])
     return found

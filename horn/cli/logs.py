@@ -64,7 +64,7 @@ def _moment(text: str, now_s: float) -> float:
     from horn.errors import JobError
 
     try:
-        return now_s - terminal.duration(text)
+        return now_s - terminal.duration(text, "--since")
     except JobError:
         pass
     try:

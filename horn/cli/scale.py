@@ -24,7 +24,7 @@ def command(job: str, groups: int, zk_hosts: str | None, key_file: str | None, n
     from horn.cli._remote import StandstillNotice
     from horn.cluster.scaling import scale, wait_scaled
 
-    limit_s = terminal.duration(timeout)
+    limit_s = terminal.duration(timeout, "--timeout")
     many = f"{groups} group{'s' * (groups > 1)}"
     with _cluster.open_cluster(zk_hosts, key_file) as cluster:
         name = cluster.find(job)

@@ -43,12 +43,12 @@ def command(job: str | None, zk_hosts: str | None, key_file: str | None, watch_s
         raise JobError("--wait is for one job: name it")
     if timeout is not None and wait_for is None:
         raise JobError("--timeout is of --wait: add it")
-    every_s = LEAST_S if watch_s is None else terminal.duration(watch_s)
+    every_s = LEAST_S if watch_s is None else terminal.duration(watch_s, "--watch")
     if every_s < LEAST_S:
         raise JobError(
             f"--watch {watch_s}: at least {LEAST_S:g} s, as ZooKeeper is asked each time"
         )
-    limit_s = None if timeout is None else terminal.duration(timeout)
+    limit_s = None if timeout is None else terminal.duration(timeout, "--timeout")
     if wait_for is not None and watch_s is None:
         outlive_reader()  # the code is what is waited for
     with _cluster.open_lasting(zk_hosts, key_file) as cluster:

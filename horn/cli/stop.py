@@ -33,7 +33,7 @@ def command(jobs: tuple[str, ...], zk_hosts: str | None, key_file: str | None, n
     from horn.coordination.jobs import ENDED
     from horn.errors import Conflict
 
-    limit_s, lost = terminal.duration(timeout), list[bool]()
+    limit_s, lost = terminal.duration(timeout, "--timeout"), list[bool]()
     with _cluster.open_lasting(zk_hosts, key_file) as cluster:
         names, refused = cluster.once(lambda client: _asked(client, jobs, now))
         for name in names:

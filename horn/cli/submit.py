@@ -154,7 +154,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
     from horn.training.deadline import LOADING, Deadline, interrupting
     from horn.training.run_settings import RunSettings
 
-    limit_s = None if timeout is None else terminal.duration(timeout)
+    limit_s = None if timeout is None else terminal.duration(timeout, "--timeout")
     deadline = Deadline(limit_s, end=_end)
     with terminal.stdout_of_user(as_json), interrupting(deadline, LOADING, 0.0):
         found = _target.load(target, args)
@@ -165,12 +165,12 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], outpu
         job = job.with_settings(network=job.network.rebuilt(seed=seed))
     _checkpoints(options, found.stem)
     options["profile"] = False if options["profile"] is None else options["profile"] or True
-    options["start_timeout"] = terminal.duration(str(options["start_timeout"]))
+    options["start_timeout"] = terminal.duration(str(options["start_timeout"]), "--start-timeout")
     asked = RunSettings(
         backend=backend,
         timeout=limit_s,
         pins=terminal.pins(pins),
-        superstep_timeout=terminal.duration(superstep_timeout),
+        superstep_timeout=terminal.duration(superstep_timeout, "--superstep-timeout"),
         **options,
     )
     if dry_run:

@@ -84,7 +84,7 @@ def command(target: str, args: tuple[str, ...], settings: tuple[str, ...], slots
         raise _cluster.not_here("--working-dir is", zk_hosts, {"--local": local})
     found = combinations(settings)
     timeout = options["timeout"]
-    deadline = Deadline(None if timeout is None else terminal.duration(timeout))
+    deadline = Deadline(None if timeout is None else terminal.duration(timeout, "--timeout"))
     with terminal.stdout_of_user(as_json), interrupting(deadline, LOADING, 0.0):
         job, stem = _check(target, args, found, options["strategy"], options["groups"], monitor)
     path = Path(output or f"{stem}.horn")
@@ -314,7 +314,7 @@ def _on_cluster(
     names = ("groups", "tasks", "strategy", "seed", "working_dir")
     asked = {name: options[name] for name in names}
     if options["timeout"] is not None:
-        asked["timeout"] = terminal.duration(options["timeout"])
+        asked["timeout"] = terminal.duration(options["timeout"], "--timeout")
     jobs: dict[str, Trial] = {}
     job_of: dict[int, str] = {}  # by a trial's number, also once it has ended
 

@@ -81,7 +81,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
         shared=_cluster.shared_folder(shared),
         key=key,
         is_insecure=insecure,
-        session_s=terminal.duration(session),
+        session_s=terminal.duration(session, "--session"),
         limits=ProcessLimits(memory_bytes=memory),
         user=None if user is None else JobUser.named(user),
     )
@@ -92,7 +92,7 @@ def command(zk_hosts: str | None, key_file: str | None, slots: int | None, addre
             "jobs run as root here%s; --user NAME runs them as somebody else",
             "" if key is None else " and can read the key",
         )
-    save_s = max(terminal.duration(grace) - END_S, 0.0)
+    save_s = max(terminal.duration(grace, "--grace") - END_S, 0.0)
     agent = Agent(capacity)
 
     _end_on_signals(agent, save_s)

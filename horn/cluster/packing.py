@@ -30,7 +30,7 @@ from horn.cluster.package import (
 from horn.errors import JobError, NotFound
 from horn.formats.files import missing
 from horn.security.keys import is_key_text
-from horn.target import check_given
+from horn.target import check_given, meant
 
 IGNORED = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", "venv/", "node_modules/",
            ".mypy_cache/", ".ruff_cache/", ".pytest_cache/", ".ipynb_checkpoints/",
@@ -129,7 +129,7 @@ def _place(place: str, root: Path) -> tuple[Path, Path]:
     for found in _module_files(root, place.split(".")):
         return root.resolve(), found
     where = root if root.parts else "the current folder"
-    raise NotFound(f"{place}: no such file or module in {where}")
+    raise NotFound(f"{place}: no such file or module in {where}; {meant(place)}")
 
 
 def _is_from_here(place: str, root: Path) -> bool:

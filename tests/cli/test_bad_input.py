@@ -20,7 +20,8 @@ import pytest
 
 from horn import cli, settings, target
 from horn.cli import _end
-from horn.errors import JobError
+from horn.cluster import packing
+from horn.errors import JobError, NotFound
 from tests.cli.conftest import JOB, Result
 from tests.cluster.agents import ROOT
 
@@ -270,6 +271,17 @@ def test_a_wrong_gradient_that_is_meant_is_not_checked(run: Any, folder: Path) -
         ),
         ("learning_rate=5", "unknown key; did you mean optimizer.learning_rate?"),
         ("optimizer.momentun=0.5", "did you mean optimizer.momentum?"),
+        ("lr=0.5", "--set lr: unknown key; did you mean optimizer.learning_rate? Valid keys: "),
+        ("optimizer.lr=0.5", "did you mean optimizer.learning_rate? Valid keys: "),
+        ("optimizer.rate=0.5", "did you mean optimizer.learning_rate?"),
+        ("clip_norm=1", "did you mean optimizer.clip_norm?"),
+        ("seed=3", "--set seed: no field of the job; horn submit has  --seed VALUE\n"),
+        ("strategy=downpour", "--set strategy: no field of the job; horn submit has  --strategy"),
+        (
+            "which=B",
+            "unknown key; a parameter of the job's function goes after --:  -- --which "
+            "VALUE. Valid keys: ",
+        ),
         ("metrics=f1", "--set metrics: a field of the job that is not set by --set; write it in"),
         ("sample_weight=2", "a field of the job that is not set by --set"),
         ("truncate=5", "truncate is of stateful jobs; write stateful=True, too"),
@@ -315,7 +327,13 @@ def test_a_setting_is_true_by_the_words_that_a_parameter_is_true_by(
          "leave checkpoint_every and checkpoint_seconds out (--checkpoint-every)"),
         (["job.py", "--strategy", "easgd", "--resume", "r"], 2, "(--resume without RUN)"),
         (["job.py", "--backend", "cuda"], 2, "no backend is called 'cuda'; known: kernels"),
-        (["job.py", "--timeout", "soon"], 2, "'soon' is no length of time; write 90s, 5m or 2h"),
+        (["job.py", "--timeout", "soon"], 2, "--timeout 'soon' is no length of time; write 90s, 5m "
+         "or 2h"),
+        (["job.py", "--checkpoint-every", "x"], 2, "--checkpoint-every 'x' is no length of time; "
+         "write 100, 30s or 10m"),
+        (["job.py", "--start-timeout", "x"], 2, "--start-timeout 'x' is no length of time"),
+        (["job.py", "--superstep-timeout", "x"], 2, "--superstep-timeout 'x' is no length of"),
+        (["job.py", "--zk", "h:1", "--start-timeout", "x"], 2, "--start-timeout 'x' is no length"),
         (["job.py", "--timeout", "9" * 400], 2, "is longer than 30 years; leave it out"),
         (["job.py", "--start-timeout", "100d"], 2, "got 8640000.0; 1e+06 are the most"),
         (["job.py", "-o", "no/where.horn"], 2, "the folder no does not exist; make it first"),
@@ -352,6 +370,50 @@ def test_an_unknown_option_of_every_command_with_a_target_is_told_its_place(
         (["job.py", "-x"], f"No such option '-x'; horn {command} --help has those that there are"),
     ):
         assert_refused(run(command, *words), 2, said)
+
+
+@pytest.mark.parametrize(
+    "target, said",
+    [
+        ("two.py", "two.py has no 'job', but first, second; name what gives the horn.Job, as in "
+         "two.py:first, or write  def job(): return horn.Job(...)\n"),
+        ("made.py", "as in made.py:mine, or write"),
+        ("two.py::second", "no such file or module; did you mean two.py:second?"),
+        ("two.py:second()", "no such file or module; did you mean two.py:second?"),
+        ("two.py.second", "no such file or module; did you mean two.py:second?"),
+        ("two.py:", "no such file or module; did you mean two.py:job?"),
+        ("two", "two has no 'job', but first, second;"),
+        ("work/two", "no such file or module; did you mean work/two.py?"),
+        ("no.such", "no.such: no such file or module; give file.py or package.module"),
+    ],
+)  # fmt: skip
+def test_a_target_that_is_nearly_right_is_told_how_it_is_written(
+    run: Any, folder: Path, target: str, said: str
+) -> None:
+    two = "def first(): pass\ndef second(): pass\n"
+    (folder / "two.py").write_text(two)
+    (folder / "work").mkdir()
+    (folder / "work" / "two.py").write_text(two)
+    job_with(folder)
+    (folder / "made.py").write_text("import job as j\ndef helper(): pass\nmine = j.job()\n")
+    assert_refused(run("check", target), 4, said)
+
+
+def test_a_notebook_as_target_is_told_what_to_do(run: Any, folder: Path) -> None:
+    (folder / "mine.ipynb").write_text("{}")
+    said = "run a notebook in Jupyter, with horn.train, or copy its job to a file.py"
+    assert_refused(run("check", "mine.ipynb"), 2, f"mine.ipynb: is no Python file; {said}")
+    with pytest.raises(NotFound, match=f"mine.ipynb: no such file or module in .*; {said}"):
+        packing.pack("mine.ipynb")
+
+
+def test_an_argument_of_a_target_without_its_dashes_is_told_how_it_is_written(
+    run: Any, folder: Path
+) -> None:
+    (folder / "sized.py").write_text("def job(size=3): pass\n")
+    for words in (["--", "size=5"], ["size=5"]):
+        said = "argument 'size=5': job takes --parameter value (--size); write --size=5\n"
+        assert_refused(run("explain", "sized.py", *words), 2, said)
 
 
 @pytest.mark.parametrize("command", ["check", "explain", "trace"])
