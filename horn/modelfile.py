@@ -258,7 +258,10 @@ def _header(file: Path) -> dict[str, Any]:
             size = facts.st_size
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length < 2 or length > MAX_HEADER_BYTES:
-                raise ModelError(f"{file}: is no model file (horn models are safetensors files)")
+                trains = f"; horn submit {file} trains one" if file.suffix == ".py" else ""
+                raise ModelError(
+                    f"{file}: is no model file (horn models are safetensors files){trains}"
+                )
             if 8 + length > size:
                 raise ModelError(
                     f"{file}: is cut short or no model file ({size:,} bytes, its header alone "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from horn.cli import _cluster
@@ -35,6 +37,11 @@ def command(job: str, zk_hosts: str | None, key_file: str | None, begin: str, ch
     from horn import terminal
     from horn.cluster.resume import resume
 
+    if not zk_hosts and os.path.exists(job):
+        raise click.UsageError(
+            f"JOB is a job of a cluster, and {job} a file or a folder here. A run on this machine "
+            "goes on with  horn submit TARGET --resume DIR"
+        )
     if working_dir is not None and target is None:
         raise click.UsageError("--working-dir is for other files: add --with TARGET.")
     package = None

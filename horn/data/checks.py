@@ -254,7 +254,8 @@ def check_features(
     if learned_by:
         said = f"{has}, but {learned_by} learned from {n}; "
         remedy = f"Pass the same {n} features in the same order"
-        if [n for n in shape if n != 1] == [n for n in sample if n != 1]:
+        has_labels = dataset.y is not None  # one of each row, so the rows are samples
+        if not has_labels and [n for n in shape if n != 1] == [n for n in sample if n != 1]:
             remedy = "It is one sample: pass x[None]"
         elif len(sample) > 1 and not is_row:
             remedy = f"Pass samples of shape {sample}"

@@ -472,7 +472,11 @@ COMMANDS = {
     "a GPU": (["submit", "job.py", "--backend", "cuda"], 2, "known: kernels"),
     "a model that is not there": (["predict", "m.horn", "digits"], 4, "m.horn: no such file"),
     "a model as job": (["explain", "first.horn"], 2, "a model is read by horn show, evaluate"),
-    "a job as model": (["evaluate", "job.py", "digits"], 2, "job.py: is no model file"),
+    "a job as model": (["evaluate", "job.py", "digits"], 2, "job.py: is no model file (horn "
+                       "models are safetensors files); horn submit job.py trains one"),
+    "a run of here resumed": (["resume", "job.py"], 2, "JOB is a job of a cluster, and job.py a "
+                              "file or a folder here. A run on this machine goes on with  horn "
+                              "submit TARGET --resume DIR"),
 }  # fmt: skip
 
 

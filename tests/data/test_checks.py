@@ -128,6 +128,12 @@ def test_large_finite_values_pass():
     data.check_finite(data.Dataset(np.full((2, 2), np.finfo(np.float32).max, np.float32), None))
 
 
+def test_as_many_labelled_rows_as_features_are_not_taken_for_one_sample():
+    dataset = data.as_dataset((np.ones((2, 1)), np.array([0, 1])), "x.csv")
+    with pytest.raises(DataError, match="Pass the same 2 features in the same order$"):
+        data.check_features(dataset, 2, "this model", (2,))
+
+
 def test_wrong_feature_count():
     dataset = data.as_dataset(np.ones((5, 784)), "mnist:train")
     data.check_features(dataset, 784)
