@@ -49,6 +49,39 @@ from horn.program import (
 )
 
 
+class Flow:
+    """Who makes what the statements of one pass read, each statement by its number.
+
+    made : the last statement that writes a buffer. heard : the buffers that each reads. tallies :
+    those that add to what they read of themselves, and that no other statement reads.
+    """
+
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        self.statements = statements
+        self.made: dict[str, int] = {}
+        for number, statement in enumerate(statements):
+            self.made.update(dict.fromkeys(writes(statement), number))
+        self.heard = [list(reads(s)) for s in statements]
+        heard, made = list(enumerate(self.heard)), self.made
+        others = {n for k, names in heard for n in names if made.get(n) != k}
+        self.tallies = {
+            k for k, names in heard
+            if any(made.get(n) == k for n in names) and not others & {*writes(statements[k])}
+        }  # fmt: skip
+        self.batch_sums = {k for k, s in enumerate(statements) if isinstance(s, BatchSum)}
+
+    def closure(self, found: set[int]) -> set[int]:
+        """These statements, and all that they depend on."""
+        found = set(found)
+        pending = list(found)
+        while pending:
+            heard = self.heard[pending.pop()]
+            more = {self.made[n] for n in heard if n in self.made} - found
+            found |= more
+            pending += more
+        return found
+
+
 @dataclass
 class Body:
     """The statements of one pass through the steps, by their place in it."""
@@ -225,62 +258,12 @@ class Arrangement:
 
     def body(self, statements: Sequence[Statement], later: Sequence[Statement]) -> Body:
         """Assign the statements of one pass to its places."""
-        made: dict[str, int] = {}
-        for number, statement in enumerate(statements):
-            made.update(dict.fromkeys(writes(statement), number))
-        heard = [list(reads(s)) for s in statements]
-        others = {n for k, names in enumerate(heard) for n in names if made.get(n) != k}
-        tallies = {
-            k for k, names in enumerate(heard)
-            if any(made.get(n) == k for n in names) and not others & {*writes(statements[k])}
-        }  # fmt: skip
-        # Statements that depend on carried rows, which have one step only, belong to the circle.
-        bound = set[int]()
-        for number, names in enumerate(heard):
-            if any(self.buffers[n].role == "carried" or made.get(n) in bound for n in names):
-                bound.add(number)
-        summed = tallies & bound
-        tallies -= bound
-
-        def closure(found: set[int]) -> set[int]:
-            """These statements, and all that they depend on."""
-            pending = list(found)
-            while pending:
-                more = {made[n] for n in heard[pending.pop()] if n in made} - found
-                found |= more
-                pending += more
-            return found
-
-        # Fixed statements, and those that depend on an earlier step.
-        fixed, turning = set[int](), set(summed)
-        for number, statement in enumerate(statements):
-            of = [made[n] for n in heard[number] if n in made]
-            if number in tallies or number in summed:
-                continue
-            late = [n for n in heard[number] if n in self.views and self.whole(n) in made]
-            if late or any(other >= number for other in of) or any(n in turning for n in of):
-                turning.add(number)
-            elif self.is_fixed(statement, heard[number]) and all(n in fixed for n in of):
-                fixed.add(number)
-        # Sums over the rows of a step are computed step by step.
-        sums = {k for k, s in enumerate(statements) if isinstance(s, BatchSum)}
-        turning |= sums
-        for number in sorted(range(len(statements))):
-            if any(made.get(n) in turning for n in heard[number]) and number not in tallies:
-                turning.add(number)
-                fixed.discard(number)
-        # Statements whose earlier step is read are on the circle, with all that they depend on.
-        needed = {
-            made[self.whole(n)]
-            for names in heard for n in names if n in self.views and self.whole(n) in made
-        }  # fmt: skip
-        needed |= {k for k in turning if any(made.get(n, -1) >= k for n in heard[k])} | summed
-        needed = closure(needed | sums)
-        # Later statements without a reader of all steps need the last step only.
-        asked = {self.whole(n) for s in later for n in reads(s)} | self.keep
-        asked |= {self.whole(n) for names in heard for n in names if n in self.views}
-        asked |= {n for k in tallies for n in heard[k]}
-        wanted = closure({made[n] for n in asked if n in made})
+        flow = Flow(statements)
+        bound = self.bound_to_carried(flow)
+        tallies = flow.tallies - bound
+        fixed, turning = self.fixed_and_turning(flow, tallies, flow.tallies & bound)
+        needed = self.on_the_circle(flow, turning, flow.tallies & bound)
+        wanted = self.wanted_of_all_steps(flow, tallies, later)
         found = Body()
         for number, statement in enumerate(statements):
             if number in tallies:
@@ -296,6 +279,59 @@ class Arrangement:
             else:
                 found.before.append(statement)
         return found
+
+    def bound_to_carried(self, flow: Flow) -> set[int]:
+        """The statements that depend on carried rows: these have one step only, so that sums of
+        them belong to the circle.
+        """
+        found = set[int]()
+        for number, names in enumerate(flow.heard):
+            if any(self.buffers[n].role == "carried" or flow.made.get(n) in found for n in names):
+                found.add(number)
+        return found
+
+    def fixed_and_turning(
+        self, flow: Flow, tallies: set[int], summed: set[int]
+    ) -> tuple[set[int], set[int]]:
+        """The statements that are the same at every step, and those that depend on an earlier one.
+        summed : sums that belong to the circle.
+        """
+        made, heard = flow.made, flow.heard
+        fixed, turning = set[int](), set(summed)
+        for number, statement in enumerate(flow.statements):
+            of = [made[n] for n in heard[number] if n in made]
+            if number in tallies or number in summed:
+                continue
+            late = [n for n in heard[number] if n in self.views and self.whole(n) in made]
+            if late or any(other >= number for other in of) or any(n in turning for n in of):
+                turning.add(number)
+            elif self.is_fixed(statement, heard[number]) and all(n in fixed for n in of):
+                fixed.add(number)
+        turning |= flow.batch_sums  # sums over the rows of a step are computed step by step
+        for number, names in enumerate(heard):
+            if any(made.get(n) in turning for n in names) and number not in tallies:
+                turning.add(number)
+                fixed.discard(number)
+        return fixed, turning
+
+    def on_the_circle(self, flow: Flow, turning: set[int], summed: set[int]) -> set[int]:
+        """The statements whose earlier step is read, with all that they depend on."""
+        made, heard = flow.made, flow.heard
+        found = {
+            made[self.whole(n)]
+            for names in heard for n in names if n in self.views and self.whole(n) in made
+        }  # fmt: skip
+        found |= {k for k in turning if any(made.get(n, -1) >= k for n in heard[k])}
+        return flow.closure(found | summed | flow.batch_sums)
+
+    def wanted_of_all_steps(
+        self, flow: Flow, tallies: set[int], later: Sequence[Statement]
+    ) -> set[int]:
+        """The statements with a reader of all steps; of others the last step is enough."""
+        asked = {self.whole(n) for s in later for n in reads(s)} | self.keep
+        asked |= {self.whole(n) for names in flow.heard for n in names if n in self.views}
+        asked |= {n for k in tallies for n in flow.heard[k]}
+        return flow.closure({flow.made[n] for n in asked if n in flow.made})
 
     def is_fixed(self, statement: Statement, heard: Sequence[str]) -> bool:
         """Whether it computes the same at every step, its inputs apart."""
