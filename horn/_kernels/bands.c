@@ -49,6 +49,72 @@ struct bands_s {
     int32_t reverse, packs, used;
 };
 
+/* ---- the pointers of an instruction ---- */
+static int64_t with_pointer(pointed_t *found, int64_t n, const void *at, int64_t row,
+                            int is_written) {
+    if (!*(char *const *)at) return n;
+    if (found) found[n] = (pointed_t){(char **)at, row, is_written};
+    return n + 1;
+}
+
+/* Lists of places (indices, live neurons) and the sources of loads stay, or are bound anew. */
+int64_t pointers_of(const ins_t *ins, int dtype, pointed_t *found) {
+#define POINTER(at, row, is_written) n = with_pointer(found, n, &(at), row, is_written)
+    const int64_t size = ITEM_SIZE[dtype];
+    int64_t n = 0;
+    if (ins->gemm) {
+        const gemm_t *g = ins->gemm;
+        POINTER(g->a.data, g->a.stride[0] * size, 0);
+        POINTER(g->b.data, 0, 0);
+        POINTER(g->c.data, g->c.stride[0] * size, 1);
+        POINTER(g->v, 0, 1);
+        POINTER(g->w, 0, !g->live);
+        for (int j = 0; j < g->n_parts; j++) POINTER(g->part[j], 0, 0);
+    }
+    if (ins->loop) {
+        const loop_t *l = ins->loop;
+        for (int j = 0; j < l->n_in + l->n_out; j++) {
+            const view_t *v = &l->view[j];
+            if (v->dtype < IOTA) POINTER(v->data, 0, j >= l->n_in);
+            else if (v->dtype == DRAWN) POINTER(v->drawn->samples, 0, 0);
+        }
+    }
+    if (ins->conv) {
+        const conv_t *g = ins->conv;
+        POINTER(g->x, 0, 0);
+        POINTER(g->w, 0, 0);
+        POINTER(g->out, 0, 1);
+        POINTER(g->bias, 0, 0);
+        POINTER(g->gate, 0, 0);
+    }
+    if (ins->pool) {
+        const pool_t *g = ins->pool;
+        POINTER(g->x, 0, 0);
+        POINTER(g->out, 0, 1);
+        POINTER(g->where, 0, 1);
+        POINTER(g->upper, 0, 0);
+        POINTER(g->gate, 0, 0);
+    }
+    if (ins->rank) {
+        const rank_t *g = ins->rank;
+        POINTER(g->in, g->from[0] * size, 0);
+        POINTER(g->out, g->to[0] * size, 1);
+    }
+    if (ins->draw) {
+        const draw_t *g = ins->draw;
+        POINTER(g->out, g->stride[0] * ITEM_SIZE[g->dtype], 1);
+        POINTER(g->samples, sizeof(uint64_t), 0);
+    }
+    if (ins->load) {
+        const load_t *g = ins->load;
+        POINTER(g->out, g->stride[0] * ITEM_SIZE[g->out_dtype], 1);
+        POINTER(g->index, sizeof(int64_t), 0);
+    }
+    if (ins->live) POINTER(ins->live->mask, 0, 0);
+#undef POINTER
+    return n;
+}
+
 /* ---- what can be divided ---- */
 static int is_of(extent_t e, int32_t dim) { return e.dim == dim; }
 
@@ -166,78 +232,76 @@ static int point_at(band_t *b, void *at, const void *from, int64_t row, const mo
     return 0;
 }
 
-static int make_loop(band_t *b, const loop_t *l, int n, int tid, int32_t dim, const moves_t *moves) {
+static int make_loop(band_t *b, const loop_t *l, int n, int tid, int32_t dim) {
     const int nv = l->n_in + l->n_out;
     ins_t *ins = &b->tape.ins[n];
     part_t *part = &b->part[n];
     loop_t *copy = (loop_t *)allocate(b, sizeof(loop_t));
     domain_t *bound = (domain_t *)allocate(b, sizeof(domain_t));
-    part->view = (view_t *)allocate(b, 2 * nv * sizeof(view_t));
+    part->view = (view_t *)copy_of(b, l->view, nv * sizeof(view_t));
+    part->spare = (view_t *)allocate(b, nv * sizeof(view_t));
     part->drawn = (drawn_t **)allocate(b, nv * sizeof(drawn_t *));
-    if (!copy || !bound || !part->view || !part->drawn) return -1;
+    if (!copy || !bound || !part->view || !part->spare || !part->drawn) return -1;
     *copy = *l;
     if (l->room) copy->room = l->room + 2 * tid * nv;
-    part->axis = rows_axis(l, dim); part->loop = l; part->spare = part->view + nv;
+    part->axis = rows_axis(l, dim); part->loop = l;
     bound->v = part->view;
     ins->loop = copy; ins->bound = bound;
-    for (int k = 0; k < nv; k++) {
-        const view_t *v = &l->view[k];
-        if (v->dtype == DRAWN) {
-            drawn_t *drawn = part->drawn[k] = (drawn_t *)copy_of(b, v->drawn, sizeof(drawn_t));
-            if (!drawn || point_at(b, &drawn->samples, &v->drawn->samples, 0, moves)) return -1;
-        } else if (v->dtype < IOTA && point_at(b, &part->view[k].data, &v->data, 0, moves)) {
-            return -1;
+    for (int k = 0; k < nv; k++)
+        if (l->view[k].dtype == DRAWN) {
+            part->drawn[k] = (drawn_t *)copy_of(b, l->view[k].drawn, sizeof(drawn_t));
+            if (!part->drawn[k]) return -1;
         }
-    }
     return 0;
+}
+
+/* Let the copies of an instruction, which are those from `first` on, have its pointers. */
+static int point_all(band_t *b, const ins_t *from, int dtype, int first, const moves_t *moves) {
+    const int64_t n = pointers_of(from, dtype, NULL);
+    pointed_t *found = (pointed_t *)malloc((n + 1) * sizeof(pointed_t));
+    if (!found) return -1;
+    pointers_of(from, dtype, found);
+    int failed = 0;
+    for (int64_t k = 0; k < n && !failed; k++)
+        for (int i = first; i < b->n_copied; i++) {
+            const copied_t *c = &b->copied[i];
+            const int64_t offset = (char *)found[k].at - (const char *)c->from;
+            if (offset < 0 || offset >= c->size) continue;
+            failed = point_at(b, (char *)c->to + offset, found[k].at, found[k].row, moves);
+            break;
+        }
+    free(found);
+    return failed;
 }
 
 static int make_band(band_t *b, const tape_t *t, int32_t first, int32_t last, int tid, int32_t dim,
                      const moves_t *moves) {
-    const int n = last - first, size = (int)ITEM_SIZE[t->dtype];
+    const int n = last - first;
     b->tape.ins = (ins_t *)allocate(b, n * sizeof(ins_t));
     b->part = (part_t *)allocate(b, n * sizeof(part_t));
     if (!b->tape.ins || !b->part) return -1;
     for (int i = 0; i < n; i++) {
         const ins_t *from = &t->ins[first + i];
         ins_t *ins = &b->tape.ins[i];
+        const int before = b->n_copied;
+        int failed = 0;
         *ins = *from; ins->ns = 0;
-        if (from->kind == K_GEMM) {
-            const gemm_t *g = from->gemm;
-            gemm_t *to = ins->gemm = (gemm_t *)copy_of(b, g, sizeof(gemm_t));
-            if (!to || point_at(b, &to->a.data, &g->a.data, g->a.stride[0] * size, moves)
-                || point_at(b, &to->b.data, &g->b.data, 0, moves)
-                || point_at(b, &to->c.data, &g->c.data, g->c.stride[0] * size, moves))
-                return -1;
-        } else if (from->kind == K_LOOP) {
-            if (make_loop(b, from->loop, i, tid, dim, moves)) return -1;
-        } else if (from->kind == K_DRAW) {
-            const draw_t *g = from->draw;
-            draw_t *to = ins->draw = (draw_t *)copy_of(b, g, sizeof(draw_t));
-            if (!to || point_at(b, &to->out, &g->out, g->stride[0] * ITEM_SIZE[g->dtype], moves)
-                || point_at(b, &to->samples, &g->samples, sizeof(uint64_t), moves))
-                return -1;
-        } else if (from->kind == K_RANK) {
-            const rank_t *g = from->rank;
-            rank_t *to = ins->rank = (rank_t *)copy_of(b, g, sizeof(rank_t));
-            if (!to || point_at(b, &to->in, &g->in, g->from[0] * size, moves)
-                || point_at(b, &to->out, &g->out, g->to[0] * size, moves))
-                return -1;
-        } else {
-            const load_t *g = from->load;
-            load_t *to = ins->load = (load_t *)copy_of(b, g, sizeof(load_t));
-            if (!to || point_at(b, &to->out, &g->out, g->stride[0] * ITEM_SIZE[g->out_dtype], moves)
-                || point_at(b, &to->index, &g->index, sizeof(int64_t), moves))
-                return -1;
-            for (int j = 0; j < moves->n_stepped; j++)
-                if (moves->stepped[j].number == first + i) {
-                    reader_t *more = (reader_t *)realloc(b->reader,
-                                                         (b->n_readers + 1) * sizeof(reader_t));
-                    if (!more) return -1;
-                    b->reader = more;
-                    more[b->n_readers++] = (reader_t){to, &moves->stepped[j]};
-                }
+        switch (from->kind) {
+        case K_GEMM: failed = !(ins->gemm = copy_of(b, from->gemm, sizeof(gemm_t))); break;
+        case K_LOOP: failed = make_loop(b, from->loop, i, tid, dim); break;
+        case K_DRAW: failed = !(ins->draw = copy_of(b, from->draw, sizeof(draw_t))); break;
+        case K_RANK: failed = !(ins->rank = copy_of(b, from->rank, sizeof(rank_t))); break;
+        case K_LOAD: failed = !(ins->load = copy_of(b, from->load, sizeof(load_t))); break;
         }
+        if (failed || point_all(b, from, t->dtype, before, moves)) return -1;
+        for (int j = 0; j < moves->n_stepped; j++)
+            if (moves->stepped[j].number == first + i) {
+                reader_t *more = (reader_t *)realloc(b->reader,
+                                                     (b->n_readers + 1) * sizeof(reader_t));
+                if (!more) return -1;
+                b->reader = more;
+                more[b->n_readers++] = (reader_t){ins->load, &moves->stepped[j]};
+            }
     }
     return 0;
 }

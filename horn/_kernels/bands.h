@@ -16,6 +16,13 @@ typedef struct { load_t *load; const char *base; int64_t stride; int32_t number,
 typedef struct bands_s bands_t;
 
 #pragma GCC visibility push(hidden)
+/* A pointer: where it is, the bytes from one row of the batch to the next where an instruction can be
+ * divided by rows (bands.c; of loops 0: their parts are bound), whether the instruction writes there. */
+typedef struct { char **at; int64_t row, is_written; } pointed_t;
+
+/* The pointers of an instruction to numbers, which move with these. `found` NULL: only how many. */
+int64_t pointers_of(const ins_t *ins, int dtype, pointed_t *found);
+
 bands_t *bands_make(const tape_t *t, int32_t first, int32_t last, const moving_t *moving,
                     int n_moving, const stepped_t *stepped, int n_stepped);
 void bands_free(bands_t *b);

@@ -25,7 +25,7 @@ cdef class Binding:
     cdef list keep
     cdef dict bits  # address of a list of live neurons -> the same as bits
     cdef readonly set of_data  # addresses of arrays that data are read into
-    cdef object pointers  # of the first n_sorted instructions, sorted (moving.pxi)
+    cdef object pointers, extents  # of the first n_sorted instructions, sorted (moving.pxi)
     cdef int n_sorted
 
     def __init__(self, dtype):

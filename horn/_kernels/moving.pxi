@@ -1,72 +1,51 @@
 """Arrays whose memory changes between runs or steps, and the instructions that point into them.
 
-`pointers_of` has the one list of an instruction's pointers. Lists of places (indices, live
-neurons) and the sources of loads are not in it: they stay, or are bound anew.
+`pointers_of` (bands.c) has the one list of an instruction's pointers.
 """
 
-cdef int note(list found, void *place, bint is_written=False) except -1:
-    """Add a pointer: what it points to, where it is, whether an instruction writes there."""
-    found.append((<uintptr_t>(<char **>place)[0], <uintptr_t>place, is_written))
-    return 0
-
-
-cdef list pointers_of(tape_t *t):
-    """All pointers of the tape's instructions."""
-    cdef int i, j
-    cdef ins_t *ins
-    cdef drawn_t *drawn
-    cdef list found = []
+cdef tuple all_pointers(tape_t *t):
+    """Of the pointers of the tape's instructions, sorted by what they point to: this, where they
+    are, and whether an instruction writes there.
+    """
+    cdef int64_t n = 0, k
+    cdef int i
     for i in range(t.n_ins):
-        ins = &t.ins[i]
-        if ins.gemm:
-            note(found, &ins.gemm.a.data)
-            note(found, &ins.gemm.b.data)
-            note(found, &ins.gemm.c.data, True)
-            note(found, &ins.gemm.v, True)
-            note(found, &ins.gemm.w, not ins.gemm.live)
-            for j in range(ins.gemm.n_parts):
-                note(found, &ins.gemm.part[j])
-        if ins.loop:
-            for j in range(ins.loop.n_in + ins.loop.n_out):
-                if ins.loop.view[j].dtype < IOTA:
-                    note(found, &ins.loop.view[j].data, j >= ins.loop.n_in)
-                elif ins.loop.view[j].dtype == DRAWN:
-                    drawn = <drawn_t *>ins.loop.view[j].drawn
-                    note(found, &drawn.samples)
-        if ins.conv:
-            note(found, &ins.conv.x)
-            note(found, &ins.conv.w)
-            note(found, &ins.conv.out, True)
-            note(found, &ins.conv.bias)
-            note(found, &ins.conv.gate)
-        if ins.pool:
-            note(found, &ins.pool.x)
-            note(found, &ins.pool.out, True)
-            note(found, &ins.pool.where, True)
-            note(found, &ins.pool.upper)
-            note(found, &ins.pool.gate)
-        if ins.rank:
-            note(found, &ins.rank.in_)
-            note(found, &ins.rank.out, True)
-        if ins.draw:
-            note(found, &ins.draw.out, True)
-            note(found, &ins.draw.samples)
-        if ins.load:
-            note(found, &ins.load.out, True)
-        if ins.live:
-            note(found, &ins.live.mask)
-    return found
+        n += pointers_of(&t.ins[i], t.dtype, NULL)
+    memory = np.empty(n * sizeof(pointed_t), np.uint8)
+    addresses, places, written = np.empty(n, np.uintp), np.empty(n, np.uintp), np.empty(n, bool)
+    cdef pointed_t *found = <pointed_t *>at(memory)
+    cdef uintptr_t *address = <uintptr_t *>at(addresses)
+    cdef uintptr_t *place = <uintptr_t *>at(places)
+    cdef uint8_t *writes = <uint8_t *>at(written)
+    n = 0
+    for i in range(t.n_ins):
+        n += pointers_of(&t.ins[i], t.dtype, found + n)
+    for k in range(n):
+        address[k], place[k] = <uintptr_t>found[k].at[0], <uintptr_t>found[k].at
+        writes[k] = found[k].is_written
+    order = np.argsort(addresses, kind="stable")
+    return addresses[order], places[order], written[order]
 
 
 cdef bint find_uses(uses_t *uses, Binding bind, char *begin, int64_t size) except *:
     """All pointers of the tape's instructions into the memory [begin, begin + size); whether an
-    instruction writes there.
+    instruction writes there. Raises ValueError if one of their arrays goes beyond it.
     """
     cdef int64_t k, first, last
     if bind.n_sorted != bind.t.n_ins:  # once for all arrays that are looked up before any moves
-        found = np.array(pointers_of(bind.t), np.uintp).reshape(-1, 3)
-        bind.pointers = np.ascontiguousarray(found[np.argsort(found[:, 0], kind="stable")].T)
+        bind.pointers = all_pointers(bind.t)
+        bind.extents = np.array([(x.ctypes.data, *_bounds(x)) for x in bind.keep
+                                 if isinstance(x, np.ndarray) and x.nbytes],
+                                np.uintp).reshape(-1, 3).T
         bind.n_sorted = bind.t.n_ins
+    starts, lowest, ends = bind.extents
+    low, past = <uintptr_t>begin, <uintptr_t>begin + size
+    beyond = (low <= starts) & (starts < past) & ((lowest < low) | (past < ends))
+    if beyond.any():
+        reach = int((ends - lowest)[beyond].max())
+        raise ValueError(f"an array of {size} bytes cannot move: instructions have an array of "
+                         f"{reach} bytes that begins in it and ends beyond it; move what has all of "
+                         "its memory")
     addresses, places, written = bind.pointers
     first, last = np.searchsorted(
         addresses, np.array([<uintptr_t>begin, <uintptr_t>begin + size], np.uintp))
@@ -189,8 +168,8 @@ cdef class Moves:
         cdef moving_t *m = &moving[self.n_moving]
         memset(m, 0, sizeof(moving_t))
         m.memory, m.first, m.unit, m.dim, m.stays = at(memory), first, unit, dim, stays
-        self.n_moving += 1
         find_uses(&m.uses, self.bind, at(array), size)
+        self.n_moving += 1
         return 0
 
     cdef int add_load(self, int number, int columns) except -1:

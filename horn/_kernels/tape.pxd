@@ -198,6 +198,10 @@ cdef extern from "bands.h":
         int32_t number, columns
     ctypedef struct bands_t:
         pass
+    ctypedef struct pointed_t:
+        char **at
+        int64_t row, is_written
+    int64_t pointers_of(const ins_t *, int, pointed_t *) nogil
     bands_t *bands_make(const tape_t *, int32_t, int32_t, const moving_t *, int, const stepped_t *, int)
     void bands_free(bands_t *) noexcept
     int bands_are(const bands_t *, int32_t, int32_t)
