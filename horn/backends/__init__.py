@@ -72,7 +72,7 @@ class Engine(Protocol):
     def step(self, rows: Array, *, iteration: int, first_sample: int) -> float:
         """Make one update from the samples ``rows`` (int64 indices into the data, from 0), at least
         one and at most ``batch_size``. Returns the mean loss before it (0.0 without a loss).
-        Raises ValueError (how many), IndexError (which).
+        Raises ValueError (how many, or no whole numbers), IndexError (which).
 
         ``first_sample`` is the global number of the first row: draws of row k use first_sample + k.
 
@@ -196,8 +196,14 @@ def check_fits(own: Mapping[str, Array], name: str, new: Array) -> None:
         raise ModelError(f"array {name!r}: got shape {np.shape(new)}, expected {own[name].shape}")
 
 
-def check_number(rows: Array, batch_size: int) -> None:
-    """Check the number of samples of a step. Raises ValueError."""
+def check_batch(rows: Array, batch_size: int) -> None:
+    """Check that these may be the samples of a step, whatever the data. Raises ValueError."""
+    rows = np.asarray(rows)
+    if rows.size and (rows.dtype.kind not in "iu" or rows.ndim != 1):
+        raise ValueError(
+            f"rows are a vector of whole numbers, got {rows.shape} of {rows.dtype}; "
+            "of a mask pass np.flatnonzero(mask)"
+        )
     if not 0 < len(rows) <= batch_size:
         raise ValueError(
             f"got {len(rows)} rows for a batch of {batch_size}; pass 1 to {batch_size}"

@@ -17,8 +17,8 @@ from horn.backends import (
     Memory,
     Places,
     Setup,
+    check_batch,
     check_fits,
-    check_number,
     combined,
     fitting,
     number_of_step,
@@ -279,7 +279,7 @@ class CompiledEngine:
 
     def _learning(self, rows: Array) -> tuple[Runner, str | None, Dataset]:
         runner = self.training_runner
-        check_number(rows, self.setup.batch_size)
+        check_batch(rows, self.setup.batch_size)
         assert self._data is not None
         return runner, runner.program.loss, self._data
 
@@ -420,7 +420,7 @@ class CompiledEngine:
         data = self._data
         if data is None:
             raise ModelError("probe before bind: name the data set first")
-        check_number(rows, self.setup.batch_size)
+        check_batch(rows, self.setup.batch_size)
         target = self.target_kind(data)
         self.is_ragged = data.lengths is not None
         runner = self._runner("probe", target)

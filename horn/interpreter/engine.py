@@ -428,7 +428,7 @@ class Engine:
         """Forward and backward for every sample of a training batch. Changes nothing."""
         if self._data is None:
             raise ModelError("bind(data) comes before step and probe")
-        backends.check_number(rows, self.setup.batch_size)
+        backends.check_batch(rows, self.setup.batch_size)
         backends.check_rows(rows, len(self._data))
         memory, states = self._memory(training=True), flat(self._states)
         gradients = {name: np.zeros(self._arrays[name].size) for name in self._learning}

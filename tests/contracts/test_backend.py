@@ -148,6 +148,18 @@ def test_rows_that_make_no_batch_are_refused(backend, rows, error, said, method)
         np.testing.assert_array_equal(array, before[name])
 
 
+@pytest.mark.parametrize("method", ["step", "probe"])
+@pytest.mark.parametrize(
+    "rows", [[True, False], [0.9, 1.5], [[0, 1], [2, 3]]], ids=["a mask", "floats", "a matrix"]
+)
+def test_rows_that_are_no_whole_numbers_are_refused(backend, rows, method) -> None:
+    """A mask was the rows 1 and 0, or fewer rows; floats were told in words of NumPy."""
+    made, given = engine(backend), np.array(rows)
+    said = rf"rows are a vector of whole numbers, got {given.shape} of {given.dtype}; of a mask"
+    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        getattr(made, method)(given, iteration=0, first_sample=0)
+
+
 def test_copies_are_copies(backend: str) -> None:
     made = engine(backend)
     before = everything(made)
