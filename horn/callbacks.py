@@ -290,6 +290,11 @@ def place(path: str | os.PathLike[str]) -> Path:
     return found
 
 
+def _check_path(name: str, path: object, example: str) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelError(f"{name}: a path is expected, as in {name}({example!r}), got {path!r:.80}")
+
+
 def may_add_columns(callbacks: Iterable[Any]) -> bool:
     """Whether one of them is a user's that sees rows of the history, and may add columns."""
     return any(
@@ -382,6 +387,7 @@ class ModelCheckpoint(Watching):
         save_best_only: bool = True,
     ) -> None:
         super().__init__(monitor, mode, 0.0)
+        _check_path("ModelCheckpoint", path, "model-{epoch}.horn")
         self.path, self.save_best_only = path, save_best_only
 
     @property
@@ -473,6 +479,7 @@ class CSVLogger(Callback):
                 'CSVLogger: separator is one character between values, as ";"; got '
                 f"{separator!r:.80}"
             )
+        _check_path("CSVLogger", path, "history.csv")
         self.path, self.separator = path, separator
 
     def check(self, job: Job) -> None:
@@ -505,6 +512,7 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str], histograms: bool = False) -> None:
+        _check_path("TensorBoard", folder, "runs")
         self.folder, self.histograms = folder, histograms
         self._writer: Any = None
 

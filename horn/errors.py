@@ -111,6 +111,15 @@ def is_finite(value: Any, least: float = -math.inf) -> bool:
     return is_number and math.isfinite(value) and bool(value >= least)
 
 
+def check_finite(of: object, *names: str) -> None:
+    """Raise ModelError for an attribute of these names that is no finite number."""
+    for name in names:
+        if not is_finite(value := getattr(of, name)):
+            raise ModelError(
+                f"{type(of).__name__}: {name} must be a finite number, got {value!r:.80}"
+            )
+
+
 def check_whole(what: str, value: object, least: int, bits: int = 0) -> None:
     """Raise JobError for a setting that is no whole number from ``least``, below 2**bits if bits
     are given. It is one of Python: settings travel as JSON, as they are.

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import Generator
 
 from horn import mistakes
-from horn.errors import ModelError
+from horn.errors import ModelError, check_finite
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Shape = tuple[int, ...]
@@ -29,14 +28,6 @@ class Initializer(Protocol):
         ...
 
 
-def _check_finite(initializer: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(initializer, name)
-        if not isinstance(value, Real) or not math.isfinite(value):
-            kind = type(initializer).__name__
-            raise ModelError(f"{kind}: {name} must be a finite number, got {value!r}")
-
-
 @mistakes.teaches
 @dataclass(frozen=True)
 class Constant:
@@ -45,7 +36,7 @@ class Constant:
     value: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite(self, "value")
+        check_finite(self, "value")
 
     def values(self, shape: Shape, fan_in: int, fan_out: int, rng: Generator) -> Array:
         """The initial weights, an array of ``shape``."""
@@ -61,7 +52,7 @@ class Uniform:
     high: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_finite(self, "low", "high")
+        check_finite(self, "low", "high")
         if self.low > self.high:
             raise ModelError(
                 f"Uniform: low must not be above high, got low={self.low!r}, high={self.high!r}"
@@ -81,7 +72,7 @@ class Normal:
     std: float = 0.05
 
     def __post_init__(self) -> None:
-        _check_finite(self, "mean", "std")
+        check_finite(self, "mean", "std")
         if self.std < 0:
             raise ModelError(f"Normal: std must be 0 or more, got {self.std!r}")
 

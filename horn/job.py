@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,6 +149,7 @@ class Job:
     network: Network
     data: Any
     optimizer: Optimizer = field(default_factory=SGD)
+    _: KW_ONLY
     batch_size: int = 32
     epochs: int | None = None
     iterations: int | None = None

@@ -269,7 +269,7 @@ class Model:
         """
         engines = self._engines
         with engines.lock:
-            if layer not in engines.cuts:
+            if not isinstance(layer, str) or layer not in engines.cuts:
                 engines.cuts[layer] = self.cut(layer)
             model = engines.cuts[layer]
         found: Array = model.predict(x)

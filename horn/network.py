@@ -704,6 +704,11 @@ class Network:
     def until(self, layer: str) -> Network:
         """A network that ends with a layer and has every layer below that it depends on."""
         known = {each.name: each for each in self.layers}
+        if not isinstance(layer, str):
+            raise ModelError(
+                f"a layer is given by its name, got {layer!r:.40} (of type "
+                f"{type(layer).__name__}); the layers are {', '.join(known)}"
+            )
         if layer not in known:
             raise ModelError(f"no layer {layer!r}; the layers are {', '.join(known)}")
         wanted, waiting = set(), [known[layer]]

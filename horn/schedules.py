@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from horn import mistakes, texts
-from horn.errors import HornError, ModelError, described
+from horn.errors import HornError, ModelError, check_finite, described
 
 
 class Schedule(Protocol):
@@ -40,6 +40,7 @@ class Step:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
+        check_finite(self, "initial", "every", "factor")
         if self.every < 1:
             raise ModelError(f"Step: every must be at least 1 iteration, got {self.every!r}")
 
@@ -55,6 +56,9 @@ class Exponential:
 
     initial: float
     decay: float
+
+    def __post_init__(self) -> None:
+        check_finite(self, "initial", "decay")
 
     def at(self, iteration: int) -> float:
         """The learning rate of the update ``iteration``, from 0."""
@@ -74,6 +78,7 @@ class Cosine:
     final: float = 0.0
 
     def __post_init__(self) -> None:
+        check_finite(self, "initial", "final")
         _check_iterations(
             self.iterations, "Cosine: iterations, which come second,", "horn.Cosine(0.1, 2000)"
         )

@@ -16,7 +16,7 @@ import pytest
 
 import horn
 from horn import mistakes, own_lines
-from horn.errors import DataError, HornError, NotFound
+from horn.errors import DataError, HornError, ModelError, NotFound
 from horn.mistakes import NoSuchArgument
 
 X, Y = np.arange(12.0).reshape(6, 2) / 12, np.array([0, 1] * 3)
@@ -288,6 +288,8 @@ def test_data_beside_each_other_or_none() -> None:
     [
         (lambda: horn.Job(network(), X, Y, optimizer=horn.SGD(0.1)),
          "values for argument 'optimizer'; data are one argument, a pair: horn.Job(net, (x, y)"),
+        (lambda: horn.Job(network(), (X, Y), horn.SGD(0.1), 10),
+         "but 5 were given; a job is horn.Job(net, (x, y), optimizer=horn.SGD(0.1), epochs=10)"),
         (lambda: horn.SGD(0.1, learning_rate=0.2),
          "learning_rate has a value by its place, too: its arguments are, in order, learning_rate"),
         (lambda: horn.Weight(1, 2, 3, 4), "positional arguments but 5 were given; it takes init"),
@@ -297,6 +299,24 @@ def test_a_call_that_gives_too_much_is_told_what_to_give(
     call: Callable[[], Any], said: str
 ) -> None:
     with pytest.raises(NoSuchArgument) as caught:
+        call()
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: MODEL.activations("layer1", X), "a layer is given by its name, got array"),
+        (lambda: MODEL.cut(MODEL.network.layers[1]), "(of type Layer); the layers are layer0"),
+        (lambda: horn.CSVLogger(3), "CSVLogger: a path is expected, as in CSVLogger('history"),
+        (lambda: horn.TensorBoard(None), "as in TensorBoard('runs'), got None"),
+        (lambda: horn.ModelCheckpoint(["a"]), "ModelCheckpoint: a path is expected"),
+    ],
+)  # fmt: skip
+def test_layers_and_paths_that_are_none_are_refused_where_they_are_given(
+    call: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(ModelError) as caught:
         call()
     assert said in str(caught.value)
 

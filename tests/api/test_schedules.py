@@ -37,6 +37,21 @@ def test_step_needs_a_positive_interval():
         Step(1.0, every=0)
 
 
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        (lambda: Cosine("0.1", 10), "initial"),
+        (lambda: Cosine(0.1, 10, final=float("nan")), "final"),
+        (lambda: Step(0.1, "10"), "every"),
+        (lambda: Step(0.1, 10, [0.5]), "factor"),
+        (lambda: Exponential(0.1, None), "decay"),
+    ],
+)
+def test_what_is_no_number_is_refused_where_it_is_given(given, name):
+    with pytest.raises(ModelError, match=rf"{name} must be a finite number, got "):
+        given()
+
+
 @pytest.mark.parametrize("given", [(Cosine(0.1, 10), 5), (0.1, 5)])
 def test_the_iterations_of_a_warmup_come_first(given):
     with pytest.raises(ModelError, match=r"which come first.* horn.Warmup\(100, horn.Cosine\(0.1"):
