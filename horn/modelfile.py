@@ -258,9 +258,11 @@ def _header(file: Path) -> dict[str, Any]:
             size = facts.st_size
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length < 2 or length > MAX_HEADER_BYTES:
-                trains = f"; horn submit {file} trains one" if file.suffix == ".py" else ""
+                remedy = f"; horn submit {file} trains one" if file.suffix == ".py" else ""
+                if file.suffix in (".npy", ".npz", ".csv"):
+                    remedy = "; the model comes first, then data: horn predict MODEL DATA"
                 raise ModelError(
-                    f"{file}: is no model file (horn models are safetensors files){trains}"
+                    f"{file}: is no model file (horn models are safetensors files){remedy}"
                 )
             if 8 + length > size:
                 raise ModelError(

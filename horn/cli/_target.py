@@ -1,4 +1,6 @@
-"""A command with a TARGET: where goes what was taken for an option of the command."""
+"""A command with a TARGET: where goes what was taken for an option of the command, and how one is
+written that is missing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import click
 
 class TargetCommand(click.Command):
     """Answers an unknown option with what it may be: a field of the job, an option of submit, one
-    that is misspelt, or an argument of TARGET.
+    that is misspelt, or an argument of TARGET; and a missing option with what its help says.
     """
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
@@ -19,6 +21,11 @@ class TargetCommand(click.Command):
             more = remedy(context, name, near, target)
             said = f"No such option {name!r}{more}"
             raise click.NoSuchOption(name, said, ctx=context) from None
+        except click.MissingParameter as error:
+            if not isinstance(error.param, click.Option):
+                raise
+            said = f"{error.param.metavar}: {error.param.help}"
+            raise click.MissingParameter(said, context, error.param) from None
 
 
 def remedy(context: click.Context, name: str, near: list[str], target: str) -> str:

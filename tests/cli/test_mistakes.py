@@ -474,6 +474,11 @@ COMMANDS = {
     "a model as job": (["explain", "first.horn"], 2, "a model is read by horn show, evaluate"),
     "a job as model": (["evaluate", "job.py", "digits"], 2, "job.py: is no model file (horn "
                        "models are safetensors files); horn submit job.py trains one"),
+    "data before the model": (["predict", "x.csv", "first.horn"], 2, "x.csv: is no model file "
+                              "(horn models are safetensors files); the model comes first, then "),
+    "a trace of no neuron": (["trace", "job.py"], 2, "Missing option '--neuron'. LAYER:NUMBER: "
+                             "Such as layer1:17."),
+    "a sweep of nothing": (["sweep", "job.py"], 2, "'--set'. KEY=VALUES: What to try: layer1.size"),
     "a run of here resumed": (["resume", "job.py"], 2, "JOB is a job of a cluster, and job.py a "
                               "file or a folder here. A run on this machine goes on with  horn "
                               "submit TARGET --resume DIR"),
@@ -484,6 +489,7 @@ COMMANDS = {
 def test_a_mistake_at_the_prompt(run: Any, folder: Path, what: str) -> None:
     arguments, code, sentence = COMMANDS[what]
     (folder / "first.horn").touch()
+    (folder / "x.csv").write_text("a,b\n1,2\n")
     done = run(*arguments)
     assert done.code == code and sentence in done.err, done.err
     assert "Traceback" not in done.err and done.files == set()
