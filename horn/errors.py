@@ -48,13 +48,17 @@ def short(text: str) -> str:
     return text if is_removed() else text.replace(os.getcwd() + os.sep, "")
 
 
-def described(error: BaseException) -> str:
-    """The type and the text of an error; of one of a user's class ``__str__`` may raise."""
+def text_of(error: BaseException) -> str:
+    """The text of an error; of one of a user's class ``__str__`` may raise."""
     try:
-        text = str(error)
+        return str(error)
     except Exception as failure:  # whatever it is, the first error is to be told
-        text = f"(no text: its __str__ raised {type(failure).__name__})"
-    return f"{type(error).__name__}: {text}"
+        return f"(no text: its __str__ raised {type(failure).__name__})"
+
+
+def described(error: BaseException) -> str:
+    """The type and the text of an error."""
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def is_removed() -> bool:

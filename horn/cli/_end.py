@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from horn.errors import FULL, HornError, described, is_removed, short
+from horn.errors import FULL, HornError, described, is_removed, short, text_of
 from horn.process.exits import CLOSED, write_last
 from horn.training.interrupts import ending_of
 
@@ -176,11 +176,11 @@ def _place_and_hint(error: BaseException) -> tuple[str, str]:
     place = "" if found is None else f"{short(found[0])}:{found[1]}  {found[2]}\n"
     hint = short(hiding(error)) or too_few_processes(error)
     if place and isinstance(error, TypeError) and not isinstance(error, NoSuchArgument):
-        hint = hint or remedy(str(error))
-    name = re.match(r"cannot import name '(\w+)'", str(error))
-    if place and isinstance(error, ImportError) and name and f"{error.name}.".startswith("horn."):
-        module = str(error.name)
-        hint = hint or str(no_attribute(module, name[1], dir(sys.modules[module])))
+        hint = hint or remedy(text_of(error))
+    if place and isinstance(error, ImportError) and f"{error.name}.".startswith("horn."):
+        name, module = re.match(r"cannot import name '(\w+)'", text_of(error)), str(error.name)
+        if name and not hint:
+            hint = str(no_attribute(module, name[1], dir(sys.modules[module])))
     return place, hint
 
 

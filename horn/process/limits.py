@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from horn.errors import JobError
+from horn.errors import JobError, text_of
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 UMASK = 0o077
@@ -94,14 +94,14 @@ def out_of_memory(error: MemoryError, is_ours: bool = False) -> str:
     """
     most, _ = resource.getrlimit(resource.RLIMIT_DATA)
     limit = f": a process may have {most / 1e6:,.0f} MB here (horn worker --memory, or ulimit -d)"
-    what = f"; {error}" if str(error) else ""
+    what = f"; {text}" if (text := text_of(error)) else ""
     less = "; use a smaller batch_size, fewer neurons, or dtype float32" if is_ours else ""
     return f"out of memory{limit if most != resource.RLIM_INFINITY else ''}{what}{less}"
 
 
 def too_few_processes(error: BaseException) -> str:
     """What to do about a process or a thread that the system did not start; "" for other errors."""
-    is_thread = isinstance(error, RuntimeError) and str(error) == NO_THREAD
+    is_thread = isinstance(error, RuntimeError) and text_of(error) == NO_THREAD
     if not is_thread and not (isinstance(error, OSError) and error.errno == errno.EAGAIN):
         return ""
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)

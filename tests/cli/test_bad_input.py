@@ -548,9 +548,10 @@ def test_a_stdout_that_the_users_code_has_taken_away(run: Any, folder: Path) -> 
     assert done.code == 0 and done.files == {"job.horn"} and done.err == ""
 
 
-def test_an_error_whose_text_raises(run: Any, folder: Path) -> None:
+@pytest.mark.parametrize("kind", "Exception ImportError OSError RuntimeError TypeError".split())
+def test_an_error_whose_text_raises(kind: str, run: Any, folder: Path) -> None:
     (folder / "mute.py").write_text(
-        "class Mute(Exception):\n    def __str__(self): raise RuntimeError('no text')\n"
+        f"class Mute({kind}):\n    def __str__(self): raise RuntimeError('no text')\n"
         "def job(): raise Mute\n"
     )
     done = run("submit", "mute.py")
