@@ -202,7 +202,9 @@ def test_right_answers_are_counted_as_the_network_and_the_targets_mean_them(
 @pytest.mark.parametrize("kind", ["label", "one-hot", "side", "each"])
 def test_accuracy_is_of_every_kind_of_answer(kind: str, backend: str) -> None:
     x, y = samples(kind)
-    job = horn.Job(NETWORKS[kind], (x, y), horn.SGD(0.3), 20, 1, validation=(x[:40], y[:40]))
+    job = horn.Job(
+        NETWORKS[kind], (x, y), horn.SGD(0.3), batch_size=20, epochs=1, validation=(x[:40], y[:40])
+    )
     run = horn.train(job, backend=backend)
     outputs = run.model.predict(x[:40])
     expected = {
@@ -218,7 +220,9 @@ def test_accuracy_is_of_every_kind_of_answer(kind: str, backend: str) -> None:
 
 @pytest.mark.parametrize("kind", ["number", "numbers"])
 def test_numbers_are_neither_right_nor_wrong(kind: str) -> None:
-    run = horn.train(horn.Job(NETWORKS[kind], samples(kind), horn.SGD(0.01), 20, 1))
+    run = horn.train(
+        horn.Job(NETWORKS[kind], samples(kind), horn.SGD(0.01), batch_size=20, epochs=1)
+    )
     assert run.history["acc"] == [None] and "acc" not in run.model.evaluate(*samples(kind))
 
 

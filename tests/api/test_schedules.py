@@ -99,7 +99,9 @@ def test_a_rate_that_is_no_number_from_0_names_the_function_and_the_iteration(sc
     net = horn.Network(seed=1)
     net.input(2)
     net.output(1, loss="squared_error")
-    job = horn.Job(net, (np.ones((6, 2)), np.ones((6, 1))), horn.SGD(schedule), 2, epochs=20)
+    job = horn.Job(
+        net, (np.ones((6, 2)), np.ones((6, 1))), horn.SGD(schedule), batch_size=2, epochs=20
+    )
     for tasks in (1, 2):
         with pytest.raises(HornError, match=words):
             horn.train(job, tasks=tasks)
