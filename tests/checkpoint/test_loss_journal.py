@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import pytest
 
@@ -35,11 +36,8 @@ def test_the_newest_record_of_an_epoch_is_found(tmp_path: Path):
     again.close()
 
 
-@pytest.mark.parametrize("n_kept, unknown", [(15, 0), (14, 1)])
-def test_a_group_that_comes_back_has_the_loss_of_its_whole_epoch(
-    n_kept: int, unknown: int, tmp_path: Path
-):
-    """But for a batch that it pushed and was killed before it wrote what it had lost."""
+def of_known_losses() -> tuple[horn.Job, Any]:
+    """A job of 39 batches of 100, and an engine whose n-th batch loses n."""
     net = horn.Network(seed=7)
     net.input(64)
     net.output(10, activation="softmax", loss="cross_entropy")
@@ -47,6 +45,15 @@ def test_a_group_that_comes_back_has_the_loss_of_its_whole_epoch(
     engine = make("kernels", Setup(net, job.optimizer, job.target, 100, job.dtype))
     engine.bind(job.data)
     engine.step = lambda rows, iteration, first_sample: float(iteration + 1)
+    return job, engine
+
+
+@pytest.mark.parametrize("n_kept, unknown", [(15, 0), (14, 1)])
+def test_a_group_that_comes_back_has_the_loss_of_its_whole_epoch(
+    n_kept: int, unknown: int, tmp_path: Path
+):
+    """But for a batch that it pushed and was killed before it wrote what it had lost."""
+    job, engine = of_known_losses()
     journal, n = LossJournal(tmp_path / "losses-0"), len(job.data)
 
     def loop(age_s: float) -> TrainingLoop:
@@ -84,13 +91,7 @@ def test_a_group_that_comes_back_has_the_loss_of_its_whole_epoch(
 
 def test_a_group_that_comes_back_twice_in_an_epoch_counts_what_is_unknown_only_once(tmp_path: Path):
     """On another host its first batches are unknown; killed there, it took their losses for 0."""
-    net = horn.Network(seed=7)
-    net.input(64)
-    net.output(10, activation="softmax", loss="cross_entropy")
-    job = horn.Job(net, horn.data.digits(), epochs=1, batch_size=100)
-    engine = make("kernels", Setup(net, job.optimizer, job.target, 100, job.dtype))
-    engine.bind(job.data)
-    engine.step = lambda rows, iteration, first_sample: float(iteration + 1)
+    job, engine = of_known_losses()
     journal, rows = LossJournal(tmp_path / "losses-0"), []
     for first, last in ((15, 20), (20, 39)):
 
